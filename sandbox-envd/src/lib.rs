@@ -1,1 +1,17 @@
-//! sandhold-envd
+//! The in-sandbox protocol that E2B's `envd` speaks: its messages, a client, and a daemon.
+//!
+//! Processes and files travel as Connect RPC, file contents as plain HTTP. Everything that happens inside a
+//! sandbox goes over this one protocol, whoever made the sandbox.
+//!
+//! | feature | gives |
+//! |---|---|
+//! | `client` (default) | the client side |
+//! | `tls` | `https` endpoints for the client, by rustls with ring |
+//! | `daemon` | the server side and the program `sandhold-envd` |
+
+#[cfg(feature = "daemon")]
+mod daemon;
+mod messages;
+
+#[cfg(feature = "daemon")]
+pub use daemon::{Body, ChildSetup, ChildUser, DaemonConfig, ExtraRoutes, UserMode};

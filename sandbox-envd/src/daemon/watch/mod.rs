@@ -1,0 +1,10 @@
+//! Watching directories.
+
+/// The watchers that outlive the request that made them.
+pub(crate) struct Watchers {}
+
+impl Watchers {
+    pub(crate) fn new() -> Self {
+        Self {}
+    }
+}
