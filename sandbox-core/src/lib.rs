@@ -1,1 +1,43 @@
-//! sandhold-core
+//! The contract of Sandhold: let go of a sandbox, and get exactly that one back, with its work.
+//!
+//! Two traits carry everything. A [`SandboxProvider`] says where sandboxes are: find, connect, create, list, pause,
+//! destroy. A [`SandboxHandle`] says what happens inside one: processes, files, watches, ports.
+//!
+//! | feature | what it adds |
+//! |---|---|
+//! | `testing` | a scriptable fake provider and the conformance suite; not covered by semver |
+
+mod capabilities;
+mod error;
+mod exec;
+mod files;
+mod handle;
+mod id;
+mod info;
+mod process;
+mod provider;
+mod spec;
+mod stream;
+
+pub use capabilities::Capabilities;
+pub use error::{Error, ErrorKind, Outcome, Result};
+pub use exec::{
+    Captured, DEFAULT_EXEC_TIMEOUT, DEFAULT_OUTPUT_LIMIT, ExecOptions, ExecOutput, SandboxHandleExt,
+};
+pub use files::{
+    Download, EntryInfo, FileOptions, FileType, ListOptions, ReadOptions, WatchEvent, WatchEventKind,
+    WatchOptions, WriteOptions,
+};
+pub use handle::{PortStream, SandboxHandle};
+pub use id::{Attempt, Generation, Key, Owner, SandboxId};
+pub use info::{Isolation, SandboxInfo, SandboxState};
+pub use process::{
+    AttachOptions, DEFAULT_GRACE, DEFAULT_RETAIN, ExitStatus, OutputStream, Process, ProcessControl,
+    ProcessEvent, ProcessInfo, ProcessSelector, ProcessSpec, PtySize, ReplayFrom, Signal, Stdin,
+};
+pub use provider::{
+    ConnectOptions, Connection, CreateOptions, DEFAULT_CALL_DEADLINE, DestroyOutcome, FindQuery, ListFilter,
+    Memory, Metrics, PauseOutcome, SandboxProvider, SandboxProviderExt,
+};
+pub use spec::{Kind, Mount, MountSource, Network, OnExpiry, Resources, SandboxSpec, Tags};
+pub use stream::{ByteStream, ResultStream};

@@ -1,0 +1,393 @@
+use std::borrow::Cow;
+use std::error::Error as StdError;
+use std::fmt;
+use std::time::Duration;
+
+/// The result of every fallible call of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What went wrong, as a caller may act on it.
+///
+/// Each kind has a stable code ([`ErrorKind::as_str`]), the same in Rust, Node.js and Python.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The provider itself said, in a typed answer, that this sandbox does not exist any more.
+    Gone,
+    /// Something inside or beside a sandbox (a file, a process, a template) does not exist.
+    NotFound,
+    /// Something of that name is there already.
+    AlreadyExists,
+    /// The same key was asked for with another spec, or two actors want different things at once.
+    Conflict,
+    /// The sandbox belongs to another owner or key, or was made under other credentials.
+    Ownership,
+    /// A value the caller gave is not acceptable; the message names it.
+    InvalidArgument,
+    /// The call does not fit the present state, such as a destroyed or unstarted sandbox.
+    InvalidState,
+    /// No valid credentials were given.
+    Unauthenticated,
+    /// The credentials do not allow this.
+    PermissionDenied,
+    /// The provider asks to slow down; see [`Error::retry_after`].
+    RateLimited,
+    /// A quota of the account is used up.
+    QuotaExceeded,
+    /// No space is left where the call must write.
+    StorageFull,
+    /// A deadline passed; see [`Error::outcome`] for what may have happened.
+    Timeout,
+    /// The caller cancelled.
+    Cancelled,
+    /// The provider or the path to it cannot be reached now; nothing is said about the sandbox.
+    Unavailable,
+    /// A handle of an older generation, or a lease that was lost; nothing was sent.
+    Stale,
+    /// Whether the operation took effect is not known; a later look settles it.
+    OutcomeUnknown,
+    /// The provider or host cannot do this; said before anything happened.
+    Unsupported,
+    /// An answer that the contract does not explain. Never read as "none".
+    Unexpected,
+}
+
+impl ErrorKind {
+    /// Every kind, in the order of the documentation.
+    pub const ALL: &'static [Self] = &[
+        Self::Gone,
+        Self::NotFound,
+        Self::AlreadyExists,
+        Self::Conflict,
+        Self::Ownership,
+        Self::InvalidArgument,
+        Self::InvalidState,
+        Self::Unauthenticated,
+        Self::PermissionDenied,
+        Self::RateLimited,
+        Self::QuotaExceeded,
+        Self::StorageFull,
+        Self::Timeout,
+        Self::Cancelled,
+        Self::Unavailable,
+        Self::Stale,
+        Self::OutcomeUnknown,
+        Self::Unsupported,
+        Self::Unexpected,
+    ];
+
+    /// Returns the stable snake_case code that every language sees.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Gone => "gone",
+            Self::NotFound => "not_found",
+            Self::AlreadyExists => "already_exists",
+            Self::Conflict => "conflict",
+            Self::Ownership => "ownership",
+            Self::InvalidArgument => "invalid_argument",
+            Self::InvalidState => "invalid_state",
+            Self::Unauthenticated => "unauthenticated",
+            Self::PermissionDenied => "permission_denied",
+            Self::RateLimited => "rate_limited",
+            Self::QuotaExceeded => "quota_exceeded",
+            Self::StorageFull => "storage_full",
+            Self::Timeout => "timeout",
+            Self::Cancelled => "cancelled",
+            Self::Unavailable => "unavailable",
+            Self::Stale => "stale",
+            Self::OutcomeUnknown => "outcome_unknown",
+            Self::Unsupported => "unsupported",
+            Self::Unexpected => "unexpected",
+        }
+    }
+
+    /// Returns the kind with this code, or `None` for a code of another version.
+    #[must_use]
+    pub fn from_code(code: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|kind| kind.as_str() == code)
+    }
+}
+
+impl fmt::Display for ErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// What is known about the effect of a failed operation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// The operation provably had no effect. The default.
+    #[default]
+    NotStarted,
+    /// The operation took effect, and the error came afterwards.
+    Done,
+    /// It may or may not have taken effect.
+    Unknown,
+}
+
+impl Outcome {
+    /// Returns the stable snake_case code.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::NotStarted => "not_started",
+            Self::Done => "done",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+type Source = std::sync::Arc<dyn StdError + Send + Sync>;
+
+/// An error of any Sandhold call: one kind, where it happened, and what may be done about it.
+///
+/// `Display` is one line and does not repeat the source. Cloning is cheap enough for sharing one
+/// failure between the callers that waited for it.
+#[derive(Clone)]
+pub struct Error(Box<Inner>);
+
+#[derive(Clone)]
+struct Inner {
+    kind: ErrorKind,
+    reason: Option<&'static str>,
+    message: Cow<'static, str>,
+    provider: &'static str,
+    operation: &'static str,
+    context: Vec<(&'static str, String)>,
+    retryable: bool,
+    retry_after: Option<Duration>,
+    outcome: Outcome,
+    source: Option<Source>,
+}
+
+impl Error {
+    /// Makes an error that is not retryable and says that nothing was started.
+    ///
+    /// [`ErrorKind::OutcomeUnknown`] starts with [`Outcome::Unknown`] instead.
+    pub fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
+        let outcome = if kind == ErrorKind::OutcomeUnknown { Outcome::Unknown } else { Outcome::NotStarted };
+        Self(Box::new(Inner {
+            kind,
+            reason: None,
+            message: message.into(),
+            provider: "",
+            operation: "",
+            context: Vec::new(),
+            retryable: false,
+            retry_after: None,
+            outcome,
+            source: None,
+        }))
+    }
+
+    /// Makes the error for a call that `provider` has not.
+    pub fn unsupported(provider: &'static str, operation: &'static str) -> Self {
+        Self::new(ErrorKind::Unsupported, format!("{provider} does not support {operation}"))
+            .at(provider, operation)
+    }
+
+    /// Makes the error for a bad value; `what` should name the value and the way out.
+    pub fn invalid_argument(what: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(ErrorKind::InvalidArgument, what)
+    }
+
+    /// Says where it happened: the provider's name and the operation.
+    #[must_use]
+    pub fn at(mut self, provider: &'static str, operation: &'static str) -> Self {
+        self.0.provider = provider;
+        self.0.operation = operation;
+        self
+    }
+
+    /// Adds a stable reason within the kind, such as `reentrant` within `conflict`.
+    #[must_use]
+    pub fn with_reason(mut self, reason: &'static str) -> Self {
+        self.0.reason = Some(reason);
+        self
+    }
+
+    /// Adds a pair that is safe to log. A later pair of the same name replaces the earlier one.
+    #[must_use]
+    pub fn with_context(mut self, name: &'static str, value: impl fmt::Display) -> Self {
+        self.0.context.retain(|(known, _)| *known != name);
+        self.0.context.push((name, value.to_string()));
+        self
+    }
+
+    /// Adds the cause.
+    #[must_use]
+    pub fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        self.0.source = Some(Source::from(source.into()));
+        self
+    }
+
+    /// Marks the error as worth another try, after `retry_after` where the provider named a delay.
+    #[must_use]
+    pub fn retryable(mut self, retry_after: Option<Duration>) -> Self {
+        self.0.retryable = true;
+        self.0.retry_after = retry_after;
+        self
+    }
+
+    /// Takes the retry mark away: the caller knows that the operation may have taken effect.
+    #[must_use]
+    pub fn not_retryable(mut self) -> Self {
+        self.0.retryable = false;
+        self
+    }
+
+    /// Says what is known about the effect.
+    #[must_use]
+    pub fn with_outcome(mut self, outcome: Outcome) -> Self {
+        self.0.outcome = outcome;
+        self
+    }
+
+    /// Adds the failure of the clean-up that followed; both travel together.
+    #[must_use]
+    pub fn with_cleanup(self, cleanup: &Error) -> Self {
+        self.with_context("cleanup", cleanup)
+    }
+
+    /// Returns the kind.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// Returns the stable reason within the kind, where a caller can act on one.
+    #[must_use]
+    pub fn reason(&self) -> Option<&'static str> {
+        self.0.reason
+    }
+
+    /// Returns the message without place and context.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+
+    /// Returns the provider's name, or an empty string where none was involved.
+    #[must_use]
+    pub fn provider(&self) -> &'static str {
+        self.0.provider
+    }
+
+    /// Returns the operation that failed, or an empty string.
+    #[must_use]
+    pub fn operation(&self) -> &'static str {
+        self.0.operation
+    }
+
+    /// Returns the context pairs, which are safe to log.
+    pub fn context(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        self.0.context.iter().map(|(name, value)| (*name, value.as_str()))
+    }
+
+    /// Tells whether another try may succeed and cannot do harm.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        self.0.retryable
+    }
+
+    /// Returns the delay that the provider asked for.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.0.retry_after
+    }
+
+    /// Returns what is known about the effect.
+    #[must_use]
+    pub fn outcome(&self) -> Outcome {
+        self.0.outcome
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let inner = &self.0;
+        write!(f, "{}", inner.kind)?;
+        if let Some(reason) = inner.reason {
+            write!(f, " ({reason})")?;
+        }
+        match (inner.provider, inner.operation) {
+            ("", "") => {}
+            ("", operation) => write!(f, " at {operation}")?,
+            (provider, "") => write!(f, " at {provider}")?,
+            (provider, operation) => write!(f, " at {provider} {operation}")?,
+        }
+        write!(f, ": {}", inner.message)?;
+        for (index, (name, value)) in inner.context.iter().enumerate() {
+            write!(f, "{}{name}={value}", if index == 0 { " [" } else { ", " })?;
+        }
+        if !inner.context.is_empty() {
+            f.write_str("]")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let inner = &self.0;
+        f.debug_struct("Error")
+            .field("kind", &inner.kind)
+            .field("reason", &inner.reason)
+            .field("message", &inner.message)
+            .field("provider", &inner.provider)
+            .field("operation", &inner.operation)
+            .field("context", &inner.context)
+            .field("retryable", &inner.retryable)
+            .field("retry_after", &inner.retry_after)
+            .field("outcome", &inner.outcome)
+            .field("source", &inner.source)
+            .finish()
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.0.source.as_deref().map(|source| source as _)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_unique_and_lead_back_to_their_kind() {
+        for kind in ErrorKind::ALL {
+            assert_eq!(ErrorKind::from_code(kind.as_str()), Some(*kind));
+        }
+        assert_eq!(ErrorKind::from_code("no_such_code"), None);
+    }
+
+    #[test]
+    fn the_code_fixture_lists_every_kind_in_order() {
+        let listed: Vec<_> = include_str!("../error_codes.txt").lines().collect();
+        let codes: Vec<_> = ErrorKind::ALL.iter().map(|kind| kind.as_str()).collect();
+        assert_eq!(listed, codes);
+    }
+
+    #[test]
+    fn display_is_one_line_without_the_source() {
+        let error = Error::new(ErrorKind::RateLimited, "too many sandboxes are starting")
+            .at("e2b", "create")
+            .with_context("status", 429)
+            .with_source("the body");
+        assert_eq!(
+            error.to_string(),
+            "rate_limited at e2b create: too many sandboxes are starting [status=429]"
+        );
+        assert_eq!(error.source().map(ToString::to_string).as_deref(), Some("the body"));
+    }
+
+    #[test]
+    fn an_error_is_one_pointer_wide() {
+        assert_eq!(size_of::<Error>(), size_of::<usize>());
+    }
+}
