@@ -14,4 +14,6 @@ mod daemon;
 mod messages;
 
 #[cfg(feature = "daemon")]
-pub use daemon::{Body, ChildSetup, ChildUser, DaemonConfig, ExtraRoutes, UserMode};
+pub use daemon::{
+    Body, ChildSetup, ChildUser, Daemon, DaemonConfig, ENVD_VERSION, ExtraRoutes, Listener, UserMode,
+};

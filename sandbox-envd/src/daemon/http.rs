@@ -1,16 +1,35 @@
-//! Plain HTTP of the daemon: bodies, JSON answers, routing.
+//! One HTTP service: Connect RPC and plain routes, with the rules that hold for both.
 
 use std::error::Error;
 use std::fmt::Debug;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::{Request, Response, StatusCode, header};
+use connectrpc::{ConnectError, ConnectRpcBody, ConnectRpcService, DeadlinePolicy, Limits, Router};
+use http::header::{self, HeaderValue};
+use http::{Method, Request, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use hyper::body::{Frame, Incoming, SizeHint};
 use serde::Serialize;
+use tokio::sync::watch;
+use tower_service::Service as _;
 
-/// The body of an answer.
+use crate::daemon::init::Init;
+use crate::daemon::metrics::Metrics;
+use crate::daemon::serve::Orders;
+use crate::daemon::state::State;
+use crate::daemon::{auth, files, fs, process, tunnel};
+
+/// Largest RPC message that is taken; larger contents go through `/files` or a stream.
+const MAX_MESSAGE: usize = 64 << 20;
+
+/// Length of what stands before a message in a stream: flags and length.
+const ENVELOPE_HEADER: usize = 5;
+
+/// The body of a plain answer.
 pub type Body = UnsyncBoxBody<Bytes, Box<dyn Error + Send + Sync>>;
 
 /// Routes of the embedding program, under `/sandhold/`.
@@ -21,6 +40,136 @@ pub trait ExtraRoutes: Send + Sync + Debug {
 
     /// Answers a request whose access token was checked.
     async fn respond(&self, request: Request<Incoming>) -> Response<Body>;
+}
+
+/// Everything that answers requests.
+pub(crate) struct Service {
+    state: Arc<State>,
+    rpc: ConnectRpcService<Router>,
+    init: Init,
+    metrics: Metrics,
+    orders: Arc<watch::Sender<Orders>>,
+}
+
+impl Service {
+    pub(crate) fn new(state: Arc<State>, orders: Arc<watch::Sender<Orders>>) -> Self {
+        let router = fs::register(&state, process::register(&state, Router::new()));
+        let rpc = ConnectRpcService::new(router)
+            .with_limits(
+                Limits::default()
+                    .with_max_request_body_size(MAX_MESSAGE + ENVELOPE_HEADER)
+                    .with_max_message_size(MAX_MESSAGE),
+            )
+            .with_deadline_policy(DeadlinePolicy::new().with_enforce_on_streams(true));
+        Self { state, rpc, init: Init::default(), metrics: Metrics::default(), orders }
+    }
+
+    pub(crate) async fn answer(&self, request: Request<Incoming>) -> Response<AnswerBody> {
+        let from_page = request.headers().contains_key(header::ORIGIN);
+        let with_token = self.state.session(|session| session.access_token.is_some());
+        if from_page && !with_token {
+            // Any page that the user visits could else drive the sandbox through the user's browser.
+            let message = "a web page may only use a daemon that asks for an access token";
+            return json_error(StatusCode::FORBIDDEN, message).map(AnswerBody::Plain);
+        }
+        let mut response = if from_page && request.method() == Method::OPTIONS {
+            preflight(&request).map(AnswerBody::Plain)
+        } else {
+            self.route(request).await
+        };
+        if from_page {
+            let headers = response.headers_mut();
+            headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));
+            headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static("*"));
+        }
+        response
+    }
+
+    async fn route(&self, request: Request<Incoming>) -> Response<AnswerBody> {
+        let path = request.uri().path();
+        let plain = match (request.method(), path) {
+            (&Method::GET, "/health") => health(),
+            (&Method::POST, "/init") => self.init.answer(&self.state, request).await,
+            // A signature may stand in for the token there.
+            (_, "/files") => files::handle(&self.state, request).await,
+            _ if !auth::token_matches(&self.state, request.headers()) => auth::unauthorized(),
+            _ if is_rpc(path) => return self.call(request).await.map(AnswerBody::Rpc),
+            (&Method::GET, "/metrics") => self.metrics.answer(),
+            (&Method::GET, "/envs") => self.state.session(|session| json(StatusCode::OK, &session.envs)),
+            (_, path) if path.starts_with("/files/") => files::handle(&self.state, request).await,
+            (_, path) if path.starts_with("/sandhold/") => self.own(request).await,
+            (_, path) => not_found(path),
+        };
+        plain.map(AnswerBody::Plain)
+    }
+
+    /// Answers what E2B's envd does not have.
+    async fn own(&self, request: Request<Incoming>) -> Response<Body> {
+        if let Some(routes) = self.state.config.routes.as_ref().filter(|routes| routes.handles(&request)) {
+            return routes.respond(request).await;
+        }
+        match (request.method(), request.uri().path()) {
+            (&Method::GET, path) if path.starts_with(tunnel::PREFIX) => {
+                tunnel::answer(&self.state, request, self.orders.subscribe()).await
+            }
+            (&Method::POST, "/sandhold/processes/release") => process::release(&self.state, request).await,
+            (_, path) => not_found(path),
+        }
+    }
+
+    async fn call(&self, request: Request<Incoming>) -> Response<ConnectRpcBody> {
+        let mut rpc = self.rpc.clone();
+        let called = if request.uri().path().ends_with("/StreamInput") {
+            rpc.call(request).await
+        } else {
+            // A message that is too large is the caller's mistake, not a rate that will do later.
+            let (head, body) = request.into_parts();
+            let body = match Limited::new(body, MAX_MESSAGE + ENVELOPE_HEADER).collect().await {
+                Ok(body) => Full::new(body.to_bytes()),
+                Err(error) => return unreadable(&*error).into_http_response(&head.headers),
+            };
+            rpc.call(Request::from_parts(head, body)).await
+        };
+        match called {
+            Ok(response) => response,
+            Err(never) => match never {},
+        }
+    }
+}
+
+fn unreadable(error: &(dyn Error + Send + Sync + 'static)) -> ConnectError {
+    if error.is::<LengthLimitError>() {
+        ConnectError::invalid_argument(format!("the message is larger than {MAX_MESSAGE} bytes"))
+    } else {
+        ConnectError::canceled(format!("the request did not arrive whole: {error}"))
+    }
+}
+
+fn is_rpc(path: &str) -> bool {
+    path.starts_with("/process.Process/") || path.starts_with("/filesystem.Filesystem/")
+}
+
+fn health() -> Response<Body> {
+    let mut response = empty(StatusCode::NO_CONTENT);
+    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+fn preflight(request: &Request<Incoming>) -> Response<Body> {
+    let mut response = empty(StatusCode::NO_CONTENT);
+    let asked = request.headers().get(header::ACCESS_CONTROL_REQUEST_HEADERS).cloned();
+    let headers = response.headers_mut();
+    let methods = HeaderValue::from_static("HEAD, GET, POST, PUT, PATCH, DELETE");
+    headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, methods);
+    // A wildcard would leave `Authorization` out.
+    headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, asked.unwrap_or(HeaderValue::from_static("*")));
+    headers.insert(header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("7200"));
+    response
+}
+
+fn not_found(path: &str) -> Response<Body> {
+    let status = StatusCode::NOT_FOUND;
+    json(status, &serde_json::json!({ "code": status.as_u16(), "message": "no such route", "path": path }))
 }
 
 /// Returns a body of these bytes.
@@ -42,7 +191,7 @@ pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> Response<Body>
     };
     let mut response = Response::new(full(bytes));
     *response.status_mut() = status;
-    let json = header::HeaderValue::from_static("application/json; charset=utf-8");
+    let json = HeaderValue::from_static("application/json; charset=utf-8");
     response.headers_mut().insert(header::CONTENT_TYPE, json);
     response
 }
@@ -50,4 +199,56 @@ pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> Response<Body>
 /// Returns envd's error body, `{"code":status,"message":...}`.
 pub(crate) fn json_error(status: StatusCode, message: &str) -> Response<Body> {
     json(status, &serde_json::json!({ "code": status.as_u16(), "message": message }))
+}
+
+/// Reads a whole body of at most `limit` bytes.
+pub(crate) async fn read(body: Incoming, limit: usize) -> Result<Bytes, Response<Body>> {
+    match Limited::new(body, limit).collect().await {
+        Ok(body) => Ok(body.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => {
+            let message = format!("the body is larger than {limit} bytes");
+            Err(json_error(StatusCode::PAYLOAD_TOO_LARGE, &message))
+        }
+        Err(error) => {
+            let message = format!("the body did not arrive whole: {error}");
+            Err(json_error(StatusCode::BAD_REQUEST, &message))
+        }
+    }
+}
+
+/// The body of any answer.
+pub(crate) enum AnswerBody {
+    Plain(Body),
+    Rpc(ConnectRpcBody),
+}
+
+impl http_body::Body for AnswerBody {
+    type Data = Bytes;
+    type Error = Box<dyn Error + Send + Sync>;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        match self.get_mut() {
+            Self::Plain(body) => Pin::new(body).poll_frame(cx),
+            Self::Rpc(body) => Pin::new(body).poll_frame(cx).map_err(|never| match never {}),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Plain(body) => body.is_end_stream(),
+            Self::Rpc(body) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Plain(body) => body.size_hint(),
+            // The library's own body does not pass the hint on, and a length saves clients the chunks.
+            Self::Rpc(ConnectRpcBody::Full(body)) => body.size_hint(),
+            Self::Rpc(body) => body.size_hint(),
+        }
+    }
 }

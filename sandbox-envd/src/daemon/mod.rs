@@ -4,11 +4,19 @@ mod auth;
 mod files;
 mod fs;
 mod http;
+mod init;
 mod keepalive;
+mod metrics;
 mod process;
+mod serve;
 mod state;
+mod tunnel;
 mod users;
 mod watch;
 
 pub use self::http::{Body, ExtraRoutes};
+pub use self::serve::{Daemon, Listener};
 pub use self::state::{ChildSetup, ChildUser, DaemonConfig, UserMode};
+
+/// The version of E2B's envd whose behaviour this daemon follows; clients decide by it what they may ask for.
+pub const ENVD_VERSION: &str = "0.6.13";
