@@ -1,5 +1,9 @@
 //! Processes: start, follow, signal, retain.
 
+mod pty;
+mod reaper;
+mod spawn;
+
 use std::io;
 use std::sync::Arc;
 
