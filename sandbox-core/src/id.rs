@@ -88,6 +88,22 @@ impl Owner {
     }
 }
 
+impl TryFrom<&str> for Key {
+    type Error = Error;
+
+    fn try_from(key: &str) -> Result<Self> {
+        Self::new(key)
+    }
+}
+
+impl TryFrom<String> for Key {
+    type Error = Error;
+
+    fn try_from(key: String) -> Result<Self> {
+        Self::new(key)
+    }
+}
+
 impl Default for Owner {
     fn default() -> Self {
         Self("default".to_owned())

@@ -7,18 +7,27 @@
 //! |---|---|
 //! | `testing` | a scriptable fake provider and the conformance suite; not covered by semver |
 
+mod acquire;
 mod capabilities;
 mod error;
 mod exec;
 mod files;
 mod handle;
+mod hooks;
 mod id;
 mod info;
+mod lifecycle;
 mod process;
 mod provider;
+mod registry;
+mod sandbox;
 mod spec;
 mod stream;
 
+pub use acquire::{
+    AcquireOptions, AcquireOutcome, Acquired, DEFAULT_ACQUIRE_DEADLINE, Exclusion, Facts, How,
+    OnSetupFailure, OnSpecConflict, ReplaceWhenGone, Sandboxes, SetupState,
+};
 pub use capabilities::Capabilities;
 pub use error::{Error, ErrorKind, Outcome, Result};
 pub use exec::{
@@ -29,8 +38,10 @@ pub use files::{
     WatchOptions, WriteOptions,
 };
 pub use handle::{PortStream, SandboxHandle};
+pub use hooks::{DEFAULT_HOOK_DEADLINE, FreshFile, Hooks, PersistHook, RestoreReason, RestoreReport, Start};
 pub use id::{Attempt, Generation, Key, Owner, SandboxId};
 pub use info::{Isolation, SandboxInfo, SandboxState};
+pub use lifecycle::StopOutcome;
 pub use process::{
     AttachOptions, DEFAULT_GRACE, DEFAULT_RETAIN, ExitStatus, OutputStream, Process, ProcessControl,
     ProcessEvent, ProcessInfo, ProcessSelector, ProcessSpec, PtySize, ReplayFrom, Signal, Stdin,
@@ -39,5 +50,9 @@ pub use provider::{
     ConnectOptions, Connection, CreateOptions, DEFAULT_CALL_DEADLINE, DestroyOutcome, FindQuery, ListFilter,
     Memory, Metrics, PauseOutcome, SandboxProvider, SandboxProviderExt,
 };
+pub use registry::{
+    Abandoned, FileRegistry, KEEP_ABANDONED, Lease, MemoryRegistry, Phase, Record, Registry, RegistryScope,
+};
+pub use sandbox::{REASON_PAUSED, Sandbox};
 pub use spec::{Kind, Mount, MountSource, Network, OnExpiry, Resources, SandboxSpec, Tags};
 pub use stream::{ByteStream, ResultStream};

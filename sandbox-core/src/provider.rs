@@ -247,6 +247,11 @@ pub trait SandboxProvider: fmt::Debug + Send + Sync + 'static {
     /// Says what is supported.
     fn capabilities(&self) -> Capabilities;
 
+    /// Returns what an id is valid under: the endpoint and the scope of the credentials, without secrets.
+    ///
+    /// A record remembers it, so that *gone* under other credentials is never taken for *gone*.
+    fn fingerprint(&self) -> String;
+
     /// Finds sandboxes in every state, on every page, without waking, extending or creating one.
     ///
     /// An empty answer means that there is none.

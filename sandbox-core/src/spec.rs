@@ -287,4 +287,21 @@ impl SandboxSpec {
         self.mounts.push(mount);
         self
     }
+
+    /// Returns the name of the first field in which two specs ask for another box, or `None` when one sandbox serves
+    /// both. Environment, metadata and lease can differ.
+    #[must_use]
+    pub fn conflicts_with(&self, other: &Self) -> Option<&'static str> {
+        [
+            ("template", self.template != other.template),
+            ("kind", self.kind != other.kind),
+            ("resources", self.resources != other.resources),
+            ("network", self.network != other.network),
+            ("user", self.user != other.user),
+            ("home", self.home != other.home),
+            ("mounts", self.mounts != other.mounts),
+        ]
+        .into_iter()
+        .find_map(|(name, differs)| differs.then_some(name))
+    }
 }

@@ -1,12 +1,13 @@
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use futures_core::Stream;
 
-use crate::Result;
+use crate::{Error, ErrorKind, Result};
 
 /// A stream of results that can be sent between tasks.
 ///
@@ -77,7 +78,7 @@ impl ByteStream {
         while let Some(chunk) = self.next().await {
             let chunk = chunk?;
             if all.len() + chunk.len() > limit {
-                return Err(crate::Error::invalid_argument(format!(
+                return Err(Error::invalid_argument(format!(
                     "the content is larger than the limit of {limit} bytes; read it as a stream"
                 ))
                 .with_reason("too_long"));
@@ -85,6 +86,53 @@ impl ByteStream {
             all.extend_from_slice(&chunk);
         }
         Ok(all)
+    }
+}
+
+/// A body that can be handed out again as long as nothing was read from it.
+pub(crate) struct Lent(Arc<Mutex<Option<ByteStream>>>);
+
+impl ByteStream {
+    pub(crate) fn lend(self) -> Lent {
+        Lent(Arc::new(Mutex::new(Some(self))))
+    }
+}
+
+impl Lent {
+    /// Returns a stream that takes the body at its first poll. One that comes too late fails and sends nothing.
+    pub(crate) fn borrow(&self) -> ByteStream {
+        struct Borrowed {
+            lent: Arc<Mutex<Option<ByteStream>>>,
+            body: Option<ByteStream>,
+        }
+        impl Stream for Borrowed {
+            type Item = Result<Bytes>;
+            fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+                if self.body.is_none() {
+                    let taken = self.lent.lock().unwrap_or_else(PoisonError::into_inner).take();
+                    let spent = || Err(Error::new(ErrorKind::InvalidState, "the body was read before"));
+                    self.body = Some(taken.unwrap_or_else(|| ByteStream::new(Once(Some(spent())))));
+                }
+                match &mut self.body {
+                    Some(body) => Pin::new(body).poll_next(cx),
+                    None => Poll::Ready(None),
+                }
+            }
+        }
+        ByteStream::new(Borrowed { lent: Arc::clone(&self.0), body: None })
+    }
+}
+
+/// A stream of one item.
+struct Once<T>(Option<T>);
+
+impl<T> Unpin for Once<T> {}
+
+impl<T> Stream for Once<T> {
+    type Item = T;
+
+    fn poll_next(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<Option<T>> {
+        Poll::Ready(self.get_mut().0.take())
     }
 }
 

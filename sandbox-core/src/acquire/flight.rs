@@ -1,0 +1,215 @@
+//! Single flight: the callers of one key in this process share one acquisition.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, timeout};
+
+use super::steps::Acquisition;
+use super::{AcquireOptions, Acquired, Home};
+use crate::{Attempt, Error, ErrorKind, Key, Result, SandboxSpec};
+
+tokio::task_local! {
+    /// The flights whose hooks this task runs inside: a nested acquire of the same key would wait for itself.
+    static INSIDE: Vec<(usize, Key)>;
+}
+
+/// Runs a hook such that a nested acquire of its own key is recognised.
+pub(super) async fn inside<T>(home: &Arc<Home>, key: &Key, hook: impl Future<Output = T>) -> T {
+    let mut flights = INSIDE.try_with(Clone::clone).unwrap_or_default();
+    flights.push((address(home), key.clone()));
+    INSIDE.scope(flights, hook).await
+}
+
+fn address(home: &Arc<Home>) -> usize {
+    Arc::as_ptr(home) as usize
+}
+
+/// Where a flight is, for the error of a caller whose deadline passes.
+#[derive(Debug, Default)]
+pub(super) struct Stage(Mutex<(&'static str, Option<Attempt>)>);
+
+impl Stage {
+    pub(super) fn enter(&self, stage: &'static str) {
+        *self.lock() = (stage, None);
+    }
+
+    /// Enters the one stage whose end is an unknown outcome and not a mere timeout.
+    pub(super) fn settle(&self, attempt: &Attempt) {
+        *self.lock() = ("settle", Some(attempt.clone()));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, (&'static str, Option<Attempt>)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn timed_out(&self, key: &Key, deadline: Duration) -> Error {
+        let (stage, attempt) = self.lock().clone();
+        match attempt {
+            Some(attempt) => Error::new(
+                ErrorKind::OutcomeUnknown,
+                "the answer of a create was lost and could not be settled before the deadline; acquire again to settle it",
+            )
+            .with_context("attempt", attempt),
+            None => Error::new(ErrorKind::Timeout, format!("the acquire did not end within {deadline:?}"))
+                .with_context("stage", stage),
+        }
+        .at("", "acquire")
+        .with_context("key", key)
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Flights(Mutex<HashMap<Key, Arc<Flight>>>);
+
+#[derive(Debug)]
+struct Flight {
+    spec: SandboxSpec,
+    stage: Arc<Stage>,
+    result: watch::Sender<Option<Result<Acquired>>>,
+    /// Guarded by the map's lock.
+    waiters: Mutex<usize>,
+    abandoned: Notify,
+}
+
+impl Flights {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Arc<Flight>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn forget(&self, key: &Key, flight: &Arc<Flight>) {
+        let mut flights = self.lock();
+        if flights.get(key).is_some_and(|known| Arc::ptr_eq(known, flight)) {
+            flights.remove(key);
+        }
+    }
+}
+
+/// One caller's wait. The last one to leave ends the flight.
+struct Waiter {
+    home: Arc<Home>,
+    key: Key,
+    flight: Arc<Flight>,
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        let mut flights = self.home.flights.lock();
+        let mut waiters = self.flight.waiters.lock().unwrap_or_else(PoisonError::into_inner);
+        *waiters -= 1;
+        if *waiters == 0 {
+            // Off the map at once: whoever comes now begins a flight of its own.
+            if flights.get(&self.key).is_some_and(|known| Arc::ptr_eq(known, &self.flight)) {
+                flights.remove(&self.key);
+            }
+            self.flight.abandoned.notify_one();
+        }
+    }
+}
+
+/// Takes the flight off the map when its task ends, however it ends.
+struct Landing {
+    home: Arc<Home>,
+    key: Key,
+    flight: Arc<Flight>,
+}
+
+impl Drop for Landing {
+    fn drop(&mut self) {
+        self.home.flights.forget(&self.key, &self.flight);
+        let ended =
+            Error::new(ErrorKind::Unexpected, "the acquire's task ended without a result; a hook panicked")
+                .at("", "acquire");
+        self.flight.result.send_if_modified(|result| {
+            let missing = result.is_none();
+            if missing {
+                *result = Some(Err(ended));
+            }
+            missing
+        });
+    }
+}
+
+pub(super) async fn acquire(home: Arc<Home>, key: Key, options: AcquireOptions) -> Result<Acquired> {
+    if INSIDE.try_with(|flights| flights.contains(&(address(&home), key.clone()))).unwrap_or(false) {
+        return Err(Error::new(
+            ErrorKind::Conflict,
+            "a start hook acquired its own key; use the sandbox that the hook was given",
+        )
+        .with_reason("reentrant")
+        .at("", "acquire")
+        .with_context("key", key));
+    }
+    let deadline = options.deadline;
+    let started = Instant::now();
+    let (waiter, joined) = board(&home, &key, options)?;
+    let mut result = waiter.flight.result.subscribe();
+    let landed = timeout(deadline.saturating_sub(started.elapsed()), result.wait_for(Option::is_some)).await;
+    match landed {
+        Ok(Ok(result)) => result
+            .clone()
+            .unwrap_or_else(|| Err(waiter.flight.stage.timed_out(&key, deadline)))
+            .map(|mut acquired| {
+                acquired.facts.joined = joined;
+                acquired
+            }),
+        // The sender lives in the flight, which this waiter holds.
+        Ok(Err(_)) | Err(_) => Err(waiter.flight.stage.timed_out(&key, deadline)),
+    }
+}
+
+/// Joins the flight of this key or begins one.
+fn board(home: &Arc<Home>, key: &Key, options: AcquireOptions) -> Result<(Waiter, bool)> {
+    let mut flights = home.flights.lock();
+    let (flight, joined) = match flights.get(key) {
+        Some(flight) => {
+            if let Some(field) = flight.spec.conflicts_with(&options.spec) {
+                return Err(spec_conflict(key, field));
+            }
+            (Arc::clone(flight), true)
+        }
+        None => {
+            let flight = Arc::new(Flight {
+                spec: options.spec.clone(),
+                stage: Arc::default(),
+                result: watch::Sender::new(None),
+                waiters: Mutex::new(0),
+                abandoned: Notify::new(),
+            });
+            flights.insert(key.clone(), Arc::clone(&flight));
+            tokio::spawn(fly(Arc::clone(home), key.clone(), options, Arc::clone(&flight)));
+            (flight, false)
+        }
+    };
+    *flight.waiters.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+    Ok((Waiter { home: Arc::clone(home), key: key.clone(), flight }, joined))
+}
+
+async fn fly(home: Arc<Home>, key: Key, options: AcquireOptions, flight: Arc<Flight>) {
+    let landing = Landing { home: Arc::clone(&home), key: key.clone(), flight: Arc::clone(&flight) };
+    let acquisition = Acquisition::new(home, key, options, Arc::clone(&flight.stage));
+    let result = tokio::select! {
+        biased;
+        () = flight.abandoned.notified() => {
+            Err(Error::new(ErrorKind::Cancelled, "every caller left before the acquire ended").at("", "acquire"))
+        }
+        result = acquisition.run() => result,
+    };
+    // Off the map before the result is seen: a caller that acquires again right after gets a new look.
+    landing.home.flights.forget(&landing.key, &flight);
+    flight.result.send_replace(Some(result));
+    drop(landing);
+}
+
+pub(super) fn spec_conflict(key: &Key, field: &'static str) -> Error {
+    Error::new(
+        ErrorKind::Conflict,
+        format!("the key's sandbox was made with another {field}; use another key, or say what shall happen by on_spec_conflict"),
+    )
+    .with_reason("spec")
+    .at("", "acquire")
+    .with_context("key", key)
+    .with_context("field", field)
+}

@@ -1,0 +1,186 @@
+//! Setup: restore, the start hook under its deadline and a renewed lease, and the mark that it is done.
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use tokio::time::{Instant, timeout};
+
+use super::flight::inside;
+use super::steps::{Acquisition, Found};
+use super::{AcquireOutcome, Acquired, Facts, How, LEASE_TTL, OnSetupFailure, SetupState};
+use crate::hooks::{RestoreReason, Start};
+use crate::registry::Lease;
+use crate::sandbox::Sandbox;
+use crate::stream::ByteStream;
+use crate::{Error, ErrorKind, FileOptions, Generation, ReadOptions, Result, SandboxHandle, WriteOptions};
+
+/// Where the mark of a completed setup is kept inside a sandbox, for hosts that have no record of it.
+const MARK: &str = "/var/lib/sandhold/setup.json";
+
+/// The mark is written here and renamed, so that it is whole or absent.
+const MARK_STAGED: &str = "/var/lib/sandhold/.setup.json.new";
+
+/// The user that the mark belongs to.
+const MARK_USER: &str = "root";
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Mark {
+    /// The hook's version; 0 for a setup without a hook.
+    version: u64,
+    /// The sandbox it is about: a copy of the file in another sandbox says nothing.
+    generation: Generation,
+}
+
+/// Reads which setup completed in this sandbox.
+pub(super) async fn read_mark(handle: &dyn SandboxHandle, generation: &Generation) -> Result<Option<u64>> {
+    let download = match handle.read(MARK, ReadOptions::default().with_user(MARK_USER)).await {
+        Ok(download) => download,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let bytes = download.body.into_bytes(64 * 1024).await?;
+    let mark: Mark = serde_json::from_slice(&bytes).map_err(|error| {
+        Error::new(ErrorKind::Unexpected, format!("{MARK} inside the sandbox cannot be understood"))
+            .at(handle.provider(), "acquire")
+            .with_context("id", handle.id())
+            .with_source(error)
+    })?;
+    Ok((mark.generation == *generation).then_some(mark.version))
+}
+
+async fn write_mark(handle: &dyn SandboxHandle, version: u64, generation: &Generation) -> Result<()> {
+    let mark = Mark { version, generation: generation.clone() };
+    let bytes = serde_json::to_vec(&mark).map_err(|error| {
+        Error::new(ErrorKind::Unexpected, "the setup mark cannot be written as JSON").with_source(error)
+    })?;
+    let body = ByteStream::from_bytes(Bytes::from(bytes));
+    handle.write(MARK_STAGED, body, WriteOptions::default().with_user(MARK_USER)).await?;
+    handle.rename(MARK_STAGED, MARK, FileOptions::default().with_user(MARK_USER)).await?;
+    Ok(())
+}
+
+impl Acquisition {
+    /// The end of the everyday way: nothing is left to do.
+    pub(super) fn without_setup(&self, found: Found) -> Acquired {
+        let facts = Facts {
+            how: found.how,
+            setup: SetupState::Done,
+            joined: false,
+            restored: None,
+            duplicates: found.duplicates,
+        };
+        let sandbox = Sandbox::new(&self.home, &found.record, found.connection.handle, self.hooks.clone());
+        Acquired::new(sandbox, AcquireOutcome::Connected, facts)
+    }
+
+    pub(super) async fn set_up(&self, found: Found, mut lease: Lease) -> Result<Acquired> {
+        let Found { mut record, connection, how, duplicates } = found;
+        let wanted = self.wanted_setup();
+        let outcome = match record.setup_done {
+            Some(_) => AcquireOutcome::Connected,
+            None => AcquireOutcome::Created,
+        };
+        let setup = match record.setup_done {
+            Some(done) if done >= wanted => SetupState::Done,
+            _ => SetupState::Needed,
+        };
+        let handle = connection.handle;
+        let sandbox = Sandbox::new(&self.home, &record, std::sync::Arc::clone(&handle), self.hooks.clone());
+        let mut facts = Facts { how, setup, joined: false, restored: None, duplicates };
+        if let Some(memory) = connection.resumed {
+            self.stage.enter("on_resume");
+            sandbox.after_resume(memory).await?;
+        }
+        let every_time = self.hooks.as_ref().is_some_and(|hooks| hooks.runs_on_every_start());
+        if setup == SetupState::Needed || every_time {
+            let ran = self.run_hooks(&sandbox, outcome, &mut facts, &mut lease).await;
+            if let Err(error) = ran {
+                return Err(self.setup_failed(error, outcome, record, lease).await);
+            }
+        }
+        if setup == SetupState::Needed {
+            self.stage.enter("setup mark");
+            write_mark(&*handle, wanted, &record.generation).await?;
+            record.setup_done = Some(wanted);
+            self.home.registry.store(record, &lease).await?;
+        }
+        Ok(Acquired::new(sandbox, outcome, facts))
+    }
+
+    /// Restores and runs the start hook, while the lease is renewed. A lost lease cancels both.
+    async fn run_hooks(
+        &self,
+        sandbox: &Sandbox,
+        outcome: AcquireOutcome,
+        facts: &mut Facts,
+        lease: &mut Lease,
+    ) -> Result<()> {
+        let deadline = self.options.hook_deadline;
+        let hooks = async {
+            if let (Some(persist), AcquireOutcome::Created) = (&self.home.persist, outcome) {
+                self.stage.enter("restore");
+                let reason = match facts.how {
+                    How::Replaced { .. } => RestoreReason::Replaced,
+                    _ => RestoreReason::Created,
+                };
+                let report = persist.restore(sandbox, reason).await.map_err(|error| {
+                    let kind = error.kind();
+                    self.error(kind, "the work could not be put back")
+                        .with_reason("restore_incomplete")
+                        .with_source(error)
+                })?;
+                facts.restored = report.snapshot;
+            }
+            if let Some(hooks) = &self.hooks {
+                self.stage.enter("on_start");
+                let start =
+                    Start { sandbox: sandbox.clone(), outcome, setup: facts.setup, facts: facts.clone() };
+                hooks.on_start(start).await?;
+            }
+            Ok(())
+        };
+        let bounded = async {
+            timeout(deadline, inside(&self.home, &self.key, hooks)).await.unwrap_or_else(|_| {
+                Err(self
+                    .error(ErrorKind::Timeout, format!("the start hook did not end within {deadline:?}"))
+                    .with_context("stage", "on_start"))
+            })
+        };
+        let renewal = async {
+            loop {
+                tokio::time::sleep_until(Instant::now() + LEASE_TTL / 3).await;
+                if let Err(error) =
+                    self.home.registry.renew(&self.home.owner, &self.key, lease, LEASE_TTL).await
+                    && error.kind() == ErrorKind::Stale
+                {
+                    return error;
+                }
+            }
+        };
+        tokio::select! {
+            ran = bounded => ran,
+            lost = renewal => {
+                sandbox.mark_stale();
+                Err(lost)
+            }
+        }
+    }
+
+    async fn setup_failed(
+        &self,
+        error: Error,
+        outcome: AcquireOutcome,
+        record: crate::registry::Record,
+        lease: Lease,
+    ) -> Error {
+        let destroy = self.options.on_setup_failure == OnSetupFailure::Destroy
+            && outcome == AcquireOutcome::Created
+            && error.reason() != Some("lease_lost");
+        if !destroy {
+            return error;
+        }
+        match crate::lifecycle::destroy_recorded(&self.home, record, &lease).await {
+            Ok(_) => error,
+            Err(cleanup) => error.with_cleanup(&cleanup),
+        }
+    }
+}

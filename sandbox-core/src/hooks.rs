@@ -1,0 +1,194 @@
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::acquire::Facts;
+use crate::{AcquireOutcome, Memory, Result, Sandbox, SetupState};
+
+/// Default deadline of one hook.
+pub const DEFAULT_HOOK_DEADLINE: Duration = Duration::from_secs(15 * 60);
+
+/// What a start hook is told.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Start {
+    /// The sandbox; usable at once, while other callers still wait.
+    pub sandbox: Sandbox,
+    /// Whether this acquire made it.
+    pub outcome: AcquireOutcome,
+    /// Whether the setup is still to be done.
+    pub setup: SetupState,
+    /// More about how it came.
+    pub facts: Facts,
+}
+
+/// A file that a resume hook wants fresh inside the sandbox, such as a rotated token.
+///
+/// It is written to a private place, given its mode and owner there, and then renamed over the target.
+#[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FreshFile {
+    /// The absolute path inside.
+    pub path: String,
+    /// Its content; never logged.
+    pub content: Vec<u8>,
+    /// Its permission bits; default `0o600`.
+    pub mode: u32,
+    /// Its owner; default the sandbox's user.
+    pub owner: Option<String>,
+}
+
+impl FreshFile {
+    /// A file of mode `0o600` that belongs to the sandbox's user.
+    pub fn new(path: impl Into<String>, content: impl Into<Vec<u8>>) -> Self {
+        Self { path: path.into(), content: content.into(), mode: 0o600, owner: None }
+    }
+}
+
+impl fmt::Debug for FreshFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FreshFile")
+            .field("path", &self.path)
+            .field("content", &format_args!("{} bytes", self.content.len()))
+            .field("mode", &self.mode)
+            .field("owner", &self.owner)
+            .finish()
+    }
+}
+
+/// What a host does at the turning points of a sandbox's life. Every method has a default that does nothing.
+///
+/// Setup is at least once: a host that dies inside [`Hooks::on_start`] has it run again by whoever acquires next.
+#[async_trait]
+pub trait Hooks: fmt::Debug + Send + Sync + 'static {
+    /// Returns the version of the setup that [`Hooks::on_start`] does; it runs again where a lower one was done.
+    /// Default 1.
+    fn setup_version(&self) -> u64 {
+        1
+    }
+
+    /// Says whether [`Hooks::on_start`] runs on every acquire, also when the setup is done. Default no.
+    fn runs_on_every_start(&self) -> bool {
+        false
+    }
+
+    /// Sets the sandbox up. Nobody else gets the sandbox before it has returned.
+    ///
+    /// # Errors
+    /// Fails the acquire; the next one runs it again.
+    async fn on_start(&self, start: Start) -> Result<()> {
+        let _ = start;
+        Ok(())
+    }
+
+    /// Runs after a resume, before queued work, and returns files to refresh.
+    ///
+    /// # Errors
+    /// Fails the resume; the sandbox is kept.
+    async fn on_resume(&self, sandbox: &Sandbox, memory: Memory) -> Result<Vec<FreshFile>> {
+        let _ = (sandbox, memory);
+        Ok(Vec::new())
+    }
+
+    /// Runs before a stop.
+    ///
+    /// # Errors
+    /// Are reported with the stop, which goes on.
+    async fn on_stop(&self, sandbox: &Sandbox) -> Result<()> {
+        let _ = sandbox;
+        Ok(())
+    }
+
+    /// Runs before a destroy.
+    ///
+    /// # Errors
+    /// Are reported with the destroy, which goes on.
+    async fn on_destroy(&self, sandbox: &Sandbox) -> Result<()> {
+        let _ = sandbox;
+        Ok(())
+    }
+}
+
+/// Why work is put back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum RestoreReason {
+    /// The sandbox is new.
+    Created,
+    /// It takes the place of one that is gone.
+    Replaced,
+}
+
+/// What a restore put back.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RestoreReport {
+    /// The snapshot that was put back; `None` when there was none.
+    pub snapshot: Option<String>,
+}
+
+impl RestoreReport {
+    /// Says that this snapshot was put back.
+    pub fn restored(snapshot: impl Into<String>) -> Self {
+        Self { snapshot: Some(snapshot.into()) }
+    }
+}
+
+/// Keeps the work of a sandbox outside it, and puts it back.
+#[async_trait]
+pub trait PersistHook: fmt::Debug + Send + Sync + 'static {
+    /// Puts the work back into a new sandbox, before [`Hooks::on_start`].
+    ///
+    /// # Errors
+    /// Fails the acquire with reason `restore_incomplete`.
+    async fn restore(&self, sandbox: &Sandbox, reason: RestoreReason) -> Result<RestoreReport>;
+
+    /// Saves the work before a pause.
+    ///
+    /// # Errors
+    /// The pause does not happen.
+    async fn before_pause(&self, sandbox: &Sandbox) -> Result<()>;
+
+    /// Saves the work before a destroy.
+    ///
+    /// # Errors
+    /// The destroy does not happen.
+    async fn before_destroy(&self, sandbox: &Sandbox) -> Result<()>;
+
+    /// Saves the work on an interval, while the sandbox is in use.
+    ///
+    /// # Errors
+    /// Are reported; the next tick tries again.
+    async fn tick(&self, sandbox: &Sandbox) -> Result<()>;
+}
+
+type StartFuture = Pin<Box<dyn Future<Output = Result<()>> + Send>>;
+
+/// A start hook from a closure, for hosts that need nothing else.
+pub(crate) struct OnStart(Arc<dyn Fn(Start) -> StartFuture + Send + Sync>);
+
+impl OnStart {
+    pub(crate) fn new<F, R>(hook: F) -> Self
+    where
+        F: Fn(Start) -> R + Send + Sync + 'static,
+        R: Future<Output = Result<()>> + Send + 'static,
+    {
+        Self(Arc::new(move |start| Box::pin(hook(start))))
+    }
+}
+
+impl fmt::Debug for OnStart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OnStart")
+    }
+}
+
+#[async_trait]
+impl Hooks for OnStart {
+    async fn on_start(&self, start: Start) -> Result<()> {
+        (self.0)(start).await
+    }
+}

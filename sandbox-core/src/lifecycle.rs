@@ -1,0 +1,154 @@
+//! Pause, resume, stop and destroy by key and id: the order of record and provider call, under the record's lease.
+
+use std::sync::Arc;
+
+use crate::acquire::Home;
+use crate::registry::{Lease, Phase, Record};
+use crate::{
+    ConnectOptions, Connection, DestroyOutcome, Error, ErrorKind, FindQuery, Generation, Key, PauseOutcome,
+    Result, SandboxId,
+};
+
+/// What a stop did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum StopOutcome {
+    /// It is paused now.
+    Paused,
+    /// It was paused before.
+    AlreadyPaused,
+    /// The provider cannot pause; it runs until its lease ends.
+    LeftRunning,
+    /// The key has no sandbox.
+    NoSandbox,
+}
+
+/// The record of this very sandbox, where there is one.
+async fn record_of(home: &Home, key: &Key, id: &SandboxId) -> Result<Option<Record>> {
+    Ok(home.load(key).await?.filter(|record| record.id.as_ref() == Some(id)))
+}
+
+async fn enter(home: &Home, record: Option<Record>, phase: Phase, lease: &Lease) -> Result<Option<Record>> {
+    match record {
+        Some(mut record) => {
+            record.enter(phase);
+            home.registry.store(record, lease).await.map(Some)
+        }
+        None => Ok(None),
+    }
+}
+
+/// Record `pausing`, pause, record `paused`; a failed pause leaves it running and recorded as `ready`.
+pub(crate) async fn pause(home: &Home, key: &Key, id: &SandboxId) -> Result<PauseOutcome> {
+    if !home.provider.capabilities().pause {
+        return Err(Error::unsupported(home.provider.name(), "pause"));
+    }
+    let lease = home.lease_always(key).await?;
+    let record = enter(home, record_of(home, key, id).await?, Phase::Pausing, &lease).await?;
+    match home.provider.pause(id).await {
+        Ok(outcome) => {
+            enter(home, record, Phase::Paused, &lease).await?;
+            Ok(outcome)
+        }
+        Err(error) => match enter(home, record, Phase::Ready, &lease).await {
+            Ok(_) => Err(error),
+            Err(cleanup) => Err(error.with_cleanup(&cleanup)),
+        },
+    }
+}
+
+/// Record `resuming`, connect, record `ready`; a failed resume is recorded as `paused` and the sandbox is kept.
+pub(crate) async fn resume(
+    home: &Arc<Home>,
+    key: &Key,
+    id: &SandboxId,
+    generation: &Generation,
+) -> Result<Connection> {
+    let lease = home.lease_always(key).await?;
+    let record = enter(home, record_of(home, key, id).await?, Phase::Resuming, &lease).await?;
+    let options = ConnectOptions::default().with_generation(generation.clone());
+    match home.provider.connect_opts(id, options).await {
+        Ok(connection) => {
+            enter(home, record, Phase::Ready, &lease).await?;
+            Ok(connection)
+        }
+        Err(error) => match enter(home, record, Phase::Paused, &lease).await {
+            Ok(_) => Err(error),
+            Err(cleanup) => Err(error.with_cleanup(&cleanup)),
+        },
+    }
+}
+
+pub(crate) async fn stop(home: &Home, key: &Key) -> Result<StopOutcome> {
+    let Some(id) = home.load(key).await?.and_then(|record| record.id) else {
+        return Ok(StopOutcome::NoSandbox);
+    };
+    if !home.provider.capabilities().pause {
+        return Ok(StopOutcome::LeftRunning);
+    }
+    Ok(match pause(home, key, &id).await? {
+        PauseOutcome::Paused => StopOutcome::Paused,
+        PauseOutcome::AlreadyPaused => StopOutcome::AlreadyPaused,
+    })
+}
+
+/// Destroys the sandbox of a key from a fresh process; an open create is looked for and ended too.
+pub(crate) async fn destroy(home: &Home, key: &Key) -> Result<DestroyOutcome> {
+    let lease = home.lease_always(key).await?;
+    let Some(record) = home.load(key).await? else { return destroy_unrecorded(home, key).await };
+    destroy_recorded(home, record, &lease).await
+}
+
+/// Without a record, what the provider has tagged with the key is destroyed.
+async fn destroy_unrecorded(home: &Home, key: &Key) -> Result<DestroyOutcome> {
+    if !home.provider.capabilities().tags {
+        return Ok(DestroyOutcome::AlreadyGone);
+    }
+    let query = FindQuery::Key { owner: home.owner.clone(), key: key.clone(), attempt: None };
+    let mut outcome = DestroyOutcome::AlreadyGone;
+    for info in home.provider.find(query).await? {
+        if home.provider.destroy(&info.id).await? == DestroyOutcome::Destroyed {
+            outcome = DestroyOutcome::Destroyed;
+        }
+    }
+    Ok(outcome)
+}
+
+/// Destroys one sandbox of a key; a record of another one stays.
+pub(crate) async fn destroy_id(home: &Home, key: &Key, id: &SandboxId) -> Result<DestroyOutcome> {
+    let lease = home.lease_always(key).await?;
+    match record_of(home, key, id).await? {
+        Some(record) => destroy_recorded(home, record, &lease).await,
+        None => home.provider.destroy(id).await,
+    }
+}
+
+/// Writes the destroy down before it is sent, so that whoever comes next finishes it.
+pub(crate) async fn destroy_recorded(
+    home: &Home,
+    mut record: Record,
+    lease: &Lease,
+) -> Result<DestroyOutcome> {
+    if record.phase == Phase::Creating {
+        return Err(Error::new(
+            ErrorKind::OutcomeUnknown,
+            "a create of this key is open: acquire it first, which settles it, and then destroy",
+        )
+        .at(home.provider.name(), "destroy")
+        .with_context("key", &record.key)
+        .with_context("attempt", &record.attempt));
+    }
+    record.enter(Phase::Destroying);
+    let record = home.registry.store(record, lease).await?;
+    finish_destroy(home, &record, lease).await
+}
+
+/// Finishes a destroy that was written down.
+pub(crate) async fn finish_destroy(home: &Home, record: &Record, lease: &Lease) -> Result<DestroyOutcome> {
+    let outcome = match &record.id {
+        Some(id) => home.provider.destroy(id).await?,
+        None => DestroyOutcome::AlreadyGone,
+    };
+    home.registry.remove(record, lease).await?;
+    Ok(outcome)
+}

@@ -1,0 +1,230 @@
+//! The record of each key, kept by compare-and-swap, and the lease that excludes other contenders.
+
+mod file;
+mod memory;
+
+use std::any::Any;
+use std::fmt;
+use std::time::{Duration, SystemTime};
+
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+
+pub use file::FileRegistry;
+pub use memory::MemoryRegistry;
+
+use crate::{Attempt, Error, ErrorKind, Generation, Key, Owner, Result, SandboxId, SandboxSpec};
+
+/// How far a registry reaches: who can meet in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum RegistryScope {
+    /// Only callers in this process.
+    Process,
+    /// Every process on this machine.
+    Machine,
+    /// Every machine that uses the same store.
+    Cluster,
+}
+
+/// What a key's sandbox is going through, as far as it was written down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Phase {
+    /// A create was about to be sent; its outcome was not written yet.
+    Creating,
+    /// It is there and usable.
+    Ready,
+    /// A pause was about to be sent.
+    Pausing,
+    /// It is paused.
+    Paused,
+    /// A resume was about to be sent.
+    Resuming,
+    /// A destroy was about to be sent; whoever comes next finishes it.
+    Destroying,
+}
+
+/// A create attempt that was given up; a sandbox that carries it was never handed out and may be destroyed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Abandoned {
+    /// The attempt.
+    pub attempt: Attempt,
+    /// When it was given up.
+    pub at: SystemTime,
+}
+
+/// How long abandoned attempts are remembered: 7 days.
+pub const KEEP_ABANDONED: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// What is kept about one key. Secrets are never in it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Record {
+    /// The namespace of the key.
+    pub owner: Owner,
+    /// The caller's logical id.
+    pub key: Key,
+    /// Counts the stores; 0 means never stored.
+    pub version: u64,
+    /// The fencing number of the lease under which it was last stored.
+    pub fence: u64,
+    /// The provider's name.
+    pub provider: String,
+    /// The provider's endpoint and credential scope, see [`crate::SandboxProvider::fingerprint`].
+    pub fingerprint: String,
+    /// The provider's id; none while the first create is open.
+    pub id: Option<SandboxId>,
+    /// The identity of the sandbox.
+    pub generation: Generation,
+    /// The create call that made it or is to make it.
+    pub attempt: Attempt,
+    /// What it is going through.
+    pub phase: Phase,
+    /// When the phase was entered, by the writer's clock.
+    pub phase_since: SystemTime,
+    /// How it was to be made.
+    pub spec: SandboxSpec,
+    /// The version of the setup hook that completed; `None` until one has, and no acquire has returned it before that.
+    pub setup_done: Option<u64>,
+    /// Attempts that were given up and not yet forgotten.
+    pub abandoned: Vec<Abandoned>,
+}
+
+impl Record {
+    /// The intent to create: a record that was never stored.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unexpected`] when the system has no randomness.
+    pub fn intent(
+        owner: Owner,
+        key: Key,
+        provider: &str,
+        fingerprint: String,
+        spec: SandboxSpec,
+    ) -> Result<Self> {
+        Ok(Self {
+            owner,
+            key,
+            version: 0,
+            fence: 0,
+            provider: provider.to_owned(),
+            fingerprint,
+            id: None,
+            generation: Generation::random()?,
+            attempt: Attempt::random()?,
+            phase: Phase::Creating,
+            phase_since: SystemTime::now(),
+            spec,
+            setup_done: None,
+            abandoned: Vec::new(),
+        })
+    }
+
+    /// Enters a phase now.
+    pub fn enter(&mut self, phase: Phase) {
+        self.phase = phase;
+        self.phase_since = SystemTime::now();
+    }
+
+    /// Gives the present attempt up, and forgets the ones that are old enough.
+    pub fn abandon(&mut self) {
+        let now = SystemTime::now();
+        self.abandoned.retain(|old| now.duration_since(old.at).is_ok_and(|age| age < KEEP_ABANDONED));
+        self.abandoned.push(Abandoned { attempt: self.attempt.clone(), at: now });
+    }
+
+    /// Tells whether this attempt was given up.
+    #[must_use]
+    pub fn has_abandoned(&self, attempt: &Attempt) -> bool {
+        self.abandoned.iter().any(|abandoned| abandoned.attempt == *attempt)
+    }
+}
+
+/// The right to change one record, held by one contender at a time.
+///
+/// Dropping it gives the right back, at once where the store can and after its expiry otherwise.
+pub struct Lease {
+    /// Grows with every holder: a store under an overtaken number is refused.
+    pub fence: u64,
+    /// When others may take it over, by this process's clock; `None` when it is held for as long as the process lives.
+    pub valid_until: Option<Instant>,
+    hold: Box<dyn Any + Send + Sync>,
+}
+
+impl Lease {
+    /// Puts a lease together; for registries. Dropping `hold` gives it back.
+    #[must_use]
+    pub fn new(fence: u64, valid_until: Option<Instant>, hold: Box<dyn Any + Send + Sync>) -> Self {
+        Self { fence, valid_until, hold }
+    }
+
+    /// Returns what the registry put in.
+    #[must_use]
+    pub fn hold(&self) -> &(dyn Any + Send + Sync) {
+        &*self.hold
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lease").field("fence", &self.fence).field("valid_until", &self.valid_until).finish()
+    }
+}
+
+/// Where records and leases are kept.
+///
+/// # Errors
+/// Every method: [`ErrorKind::Unavailable`] when the store cannot be reached, and [`ErrorKind::Unexpected`] for a
+/// record that cannot be read; never "none" in their place.
+#[async_trait]
+pub trait Registry: fmt::Debug + Send + Sync + 'static {
+    /// Says who can meet in this registry.
+    fn scope(&self) -> RegistryScope;
+
+    /// Reads the record of a key.
+    async fn load(&self, owner: &Owner, key: &Key) -> Result<Option<Record>>;
+
+    /// Stores a record if the stored one still has `record.version` (0: none is stored) and no later lease was given
+    /// than `lease`. Durable when it returns. Returns the record as stored, with its new version and fence.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Stale`] with reason `record_changed` or `lease_lost`; nothing was stored.
+    async fn store(&self, record: Record, lease: &Lease) -> Result<Record>;
+
+    /// Removes a record under the same conditions as [`Registry::store`].
+    ///
+    /// # Errors
+    /// As [`Registry::store`].
+    async fn remove(&self, record: &Record, lease: &Lease) -> Result<()>;
+
+    /// Takes the lease of a key for `ttl`, or returns `None` while another contender holds it.
+    async fn try_lease(&self, owner: &Owner, key: &Key, ttl: Duration) -> Result<Option<Lease>>;
+
+    /// Prolongs a lease to `ttl` from now.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Stale`] with reason `lease_lost` when another contender has taken it over.
+    async fn renew(&self, owner: &Owner, key: &Key, lease: &mut Lease, ttl: Duration) -> Result<()>;
+
+    /// Lists the records of an owner, or all, sorted by owner and key.
+    async fn list(&self, owner: Option<&Owner>) -> Result<Vec<Record>>;
+}
+
+fn lease_lost(owner: &Owner, key: &Key) -> Error {
+    Error::new(ErrorKind::Stale, "another contender has taken the lease of this key over")
+        .with_reason("lease_lost")
+        .with_context("owner", owner)
+        .with_context("key", key)
+}
+
+fn record_changed(record: &Record, stored: Option<u64>) -> Error {
+    Error::new(ErrorKind::Stale, "the record of this key was changed by another contender")
+        .with_reason("record_changed")
+        .with_context("owner", &record.owner)
+        .with_context("key", &record.key)
+        .with_context("expected_version", record.version)
+        .with_context("stored_version", stored.unwrap_or(0))
+}
