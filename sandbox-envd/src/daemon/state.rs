@@ -5,6 +5,7 @@ use std::fmt::{self, Debug};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, RwLock};
+use std::time::Duration;
 
 use crate::daemon::http::ExtraRoutes;
 use crate::daemon::process::ProcessTable;
@@ -31,6 +32,8 @@ pub struct DaemonConfig {
     pub child_setup: Option<Arc<dyn ChildSetup>>,
     /// The embedding program's own routes under `/sandhold/`, asked before the daemon's. Default none.
     pub routes: Option<Arc<dyn ExtraRoutes>>,
+    /// Longest silence of an upload before it fails. Default 60 seconds; the whole has no limit.
+    pub upload_idle: Duration,
     /// Whether every orphan is this process' to reap (PID 1 or subreaper). Default false.
     pub init_reaps_all: bool,
 }
@@ -46,6 +49,7 @@ impl Default for DaemonConfig {
             retain_dir: PathBuf::from("/var/lib/sandhold/processes"),
             child_setup: None,
             routes: None,
+            upload_idle: Duration::from_secs(60),
             init_reaps_all: false,
         }
     }
@@ -105,6 +109,12 @@ impl DaemonConfig {
         self
     }
 
+    /// Sets the longest silence of an upload.
+    pub fn with_upload_idle(mut self, idle: Duration) -> Self {
+        self.upload_idle = idle;
+        self
+    }
+
     /// Sets whether every orphan is this process' to reap.
     pub fn with_init_reaps_all(mut self, all: bool) -> Self {
         self.init_reaps_all = all;
@@ -124,6 +134,7 @@ impl Debug for DaemonConfig {
             .field("retain_dir", &self.retain_dir)
             .field("child_setup", &self.child_setup)
             .field("routes", &self.routes)
+            .field("upload_idle", &self.upload_idle)
             .field("init_reaps_all", &self.init_reaps_all)
             .finish()
     }

@@ -1,14 +1,16 @@
-//! The filesystem service.
+//! Files by name: what is there, make, move, list, remove.
 
-use std::sync::Arc;
+mod actor;
+mod entry;
+mod metadata;
+mod mode;
+mod ops;
+mod path;
+mod service;
 
-use crate::daemon::state::State;
-
-/// Adds the `filesystem.Filesystem` service to the router.
-pub(crate) fn register(_state: &Arc<State>, router: connectrpc::Router) -> connectrpc::Router {
-    // A service is a type that implements the generated trait and holds the state:
-    //   impl messages::filesystem::Filesystem for FilesystemService { async fn stat(&self, ctx, request) ... }
-    //   router.add_service(Arc::new(FilesystemService { state: Arc::clone(state) }))
-    // The user comes from `auth::basic_user(ctx.headers())`, pings from `keepalive::{interval, KeepAlive}`.
-    router
-}
+pub(crate) use self::actor::Actor;
+pub(crate) use self::metadata::{
+    Metadata, from_headers as metadata_from_headers, replace as replace_metadata,
+};
+pub(crate) use self::path::{PathError, base_name};
+pub(crate) use self::service::register;
