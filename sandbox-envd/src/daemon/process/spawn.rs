@@ -374,11 +374,13 @@ fn execute(image: &Image) -> c_int {
 
 /// Gives the child every signal's default action and an empty mask; `exec` would keep what is ignored.
 fn reset_signals() {
-    // SAFETY: a zeroed sigaction is SIG_DFL with no flags; refused numbers (KILL, STOP, libc's own) stay as is.
+    // The kernel's own structure (action, flags, restorer, 64-bit mask): libc hides two signals from its callers.
+    let default = [0_u64; 4];
+    // SAFETY: all zero is SIG_DFL without flags, and as large as the kernel reads; KILL and STOP are refused.
     unsafe {
-        let default: libc::sigaction = std::mem::zeroed();
         for number in 1..=64 {
-            libc::sigaction(number, &raw const default, ptr::null_mut());
+            let old = ptr::null_mut::<u64>();
+            libc::syscall(libc::SYS_rt_sigaction, number, default.as_ptr(), old, size_of::<u64>());
         }
         let mut none = std::mem::zeroed();
         libc::sigemptyset(&raw mut none);
