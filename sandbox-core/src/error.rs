@@ -380,6 +380,17 @@ mod tests {
     }
 
     #[test]
+    fn the_documentation_has_one_row_for_each_kind_in_order() {
+        let rows: Vec<_> = include_str!("../../docs/errors.md")
+            .lines()
+            .filter_map(|line| line.strip_prefix("| `")?.split_once('`'))
+            .map(|(code, _)| code)
+            .collect();
+        let codes: Vec<_> = ErrorKind::ALL.iter().map(|kind| kind.as_str()).collect();
+        assert_eq!(rows, codes);
+    }
+
+    #[test]
     fn display_is_one_line_without_the_source() {
         let error = Error::new(ErrorKind::RateLimited, "too many sandboxes are starting")
             .at("e2b", "create")
