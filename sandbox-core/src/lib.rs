@@ -9,6 +9,7 @@
 
 mod acquire;
 mod capabilities;
+mod decorators;
 mod error;
 mod exec;
 mod files;
@@ -20,15 +21,19 @@ mod lifecycle;
 mod process;
 mod provider;
 mod registry;
+pub mod retry;
 mod sandbox;
 mod spec;
 mod stream;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 pub use acquire::{
     AcquireOptions, AcquireOutcome, Acquired, DEFAULT_ACQUIRE_DEADLINE, Exclusion, Facts, How,
     OnSetupFailure, OnSpecConflict, ReplaceWhenGone, Sandboxes, SetupState,
 };
 pub use capabilities::Capabilities;
+pub use decorators::{Limited, Traced, WithTimeout};
 pub use error::{Error, ErrorKind, Outcome, Result};
 pub use exec::{
     Captured, DEFAULT_EXEC_TIMEOUT, DEFAULT_OUTPUT_LIMIT, ExecOptions, ExecOutput, SandboxHandleExt,

@@ -384,36 +384,42 @@ impl Process {
         }
     }
 
+    // These futures hold the control and not `self`, whose stream cannot be shared: they can be sent between threads.
+
     /// Writes to the standard input or to the terminal.
     ///
     /// # Errors
     /// As [`ProcessControl::write`].
-    pub async fn write(&self, data: impl Into<Bytes> + Send) -> Result<()> {
-        self.control.write(data.into()).await
+    pub fn write<D: Into<Bytes>>(&self, data: D) -> impl Future<Output = Result<()>> + Send + use<D> {
+        let (control, data) = (self.control(), data.into());
+        async move { control.write(data).await }
     }
 
     /// Closes the standard input.
     ///
     /// # Errors
     /// As [`ProcessControl::close_stdin`].
-    pub async fn close_stdin(&self) -> Result<()> {
-        self.control.close_stdin().await
+    pub fn close_stdin(&self) -> impl Future<Output = Result<()>> + Send + use<> {
+        let control = self.control();
+        async move { control.close_stdin().await }
     }
 
     /// Changes the size of the terminal.
     ///
     /// # Errors
     /// As [`ProcessControl::resize`].
-    pub async fn resize(&self, size: PtySize) -> Result<()> {
-        self.control.resize(size).await
+    pub fn resize(&self, size: PtySize) -> impl Future<Output = Result<()>> + Send + use<> {
+        let control = self.control();
+        async move { control.resize(size).await }
     }
 
     /// Kills the whole process tree; `false` when it had ended.
     ///
     /// # Errors
     /// As [`ProcessControl::signal`].
-    pub async fn kill(&self) -> Result<bool> {
-        self.control.signal(Signal::KILL).await
+    pub fn kill(&self) -> impl Future<Output = Result<bool>> + Send + use<> {
+        let control = self.control();
+        async move { control.signal(Signal::KILL).await }
     }
 }
 

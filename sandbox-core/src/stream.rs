@@ -48,6 +48,16 @@ impl<T> ResultStream<T> {
 }
 
 impl<T: Send + 'static> ResultStream<T> {
+    /// A stream whose next item is made by `step` from the state that the last step left; `None` ends it, and so does
+    /// the first error.
+    pub fn unfold<S, F>(state: S, step: impl FnMut(S) -> F + Send + 'static) -> Self
+    where
+        S: Send + 'static,
+        F: Future<Output = Option<(Result<T>, S)>> + Send + 'static,
+    {
+        Self::new(Unfold { state: Some(state), step, running: None })
+    }
+
     /// A stream of these items.
     pub fn from_items(items: Vec<T>) -> Self {
         struct Items<T>(std::vec::IntoIter<T>);
@@ -59,6 +69,39 @@ impl<T: Send + 'static> ResultStream<T> {
             }
         }
         Self::new(Items(items.into_iter()))
+    }
+}
+
+struct Unfold<S, F, G> {
+    state: Option<S>,
+    step: G,
+    running: Option<Pin<Box<F>>>,
+}
+
+// Nothing is pinned in place: the running step has its own box.
+impl<S, F, G> Unpin for Unfold<S, F, G> {}
+
+impl<T, S, F, G> Stream for Unfold<S, F, G>
+where
+    F: Future<Output = Option<(Result<T>, S)>>,
+    G: FnMut(S) -> F,
+{
+    type Item = Result<T>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = self.get_mut();
+        if let Some(state) = this.state.take() {
+            this.running = Some(Box::pin((this.step)(state)));
+        }
+        let Some(running) = this.running.as_mut() else {
+            return Poll::Ready(None);
+        };
+        let made = std::task::ready!(running.as_mut().poll(cx));
+        this.running = None;
+        Poll::Ready(made.map(|(item, state)| {
+            this.state = item.is_ok().then_some(state);
+            item
+        }))
     }
 }
 

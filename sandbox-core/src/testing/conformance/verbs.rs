@@ -1,0 +1,598 @@
+//! Rules about the provider's verbs.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use super::{Stage, eventually};
+use crate::{
+    ConnectOptions, CreateOptions, DestroyOutcome, ErrorKind, FindQuery, Generation, Key, Kind, ListFilter,
+    Memory, Mount, OnExpiry, Owner, PauseOutcome, ProcessSelector, ProcessSpec, SandboxHandle,
+    SandboxHandleExt, SandboxId, SandboxInfo, SandboxProviderExt, SandboxState,
+};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// How far the clocks of provider and test may be apart.
+const CLOCK_SLACK: Duration = Duration::from_secs(120);
+
+fn ids(infos: &[SandboxInfo]) -> Vec<SandboxId> {
+    infos.iter().map(|info| info.id.clone()).collect()
+}
+
+fn unknown_id() -> SandboxId {
+    SandboxId::new(format!("i{}", &Generation::random().unwrap().as_str()[..19]))
+}
+
+async fn assert_usable(handle: &Arc<dyn SandboxHandle>) {
+    let output = handle.exec(ProcessSpec::argv("true", [""; 0])).await.unwrap();
+    assert!(output.exit.success(), "{}", output.exit);
+}
+
+/// A lease that the provider allows, at most this long.
+fn lease(stage: &Stage, wanted: Duration) -> Duration {
+    stage.capabilities().max_lease.map_or(wanted, |max| wanted.min(max))
+}
+
+/// A create returns a running sandbox in which commands run, tagged as asked.
+pub async fn a_created_sandbox_is_usable_and_carries_its_tags(stage: &Stage) {
+    let tags = stage.tags("one");
+    let handle = stage.create_with(CreateOptions::new(stage.spec(), tags.clone())).await;
+    assert_usable(&handle).await;
+    assert_eq!(handle.provider(), stage.provider().name());
+    let info = handle.info().await.unwrap();
+    assert_eq!((&info.id, info.state), (handle.id(), SandboxState::Running));
+    if stage.capabilities().tags {
+        assert_eq!(info.tags.as_ref(), Some(&tags));
+        assert_eq!(handle.generation(), Some(&tags.generation));
+    }
+}
+
+/// A key does not make creates idempotent: that is for whoever holds the record.
+pub async fn two_creates_of_one_key_are_two_sandboxes(stage: &Stage) {
+    let (first, second) = (stage.create("one").await, stage.create("one").await);
+    assert_ne!(first.id(), second.id());
+    for handle in [first, second] {
+        assert_eq!(stage.info(handle.id()).await.state, SandboxState::Running);
+    }
+}
+
+/// Free pairs are kept with the sandbox and told apart from the tags.
+pub async fn metadata_is_kept_with_the_sandbox(stage: &Stage) {
+    if !stage.needs(stage.capabilities().tags, "tags") {
+        return;
+    }
+    let spec = stage.spec().with_metadata("purpose", "a test").with_metadata("empty", "");
+    let expected = spec.metadata.clone();
+    let handle = stage.create_with(CreateOptions::new(spec, stage.tags("one"))).await;
+    assert_eq!(stage.info(handle.id()).await.metadata, expected);
+}
+
+/// A kind that the provider has not is refused before anything is made.
+pub async fn a_kind_that_is_not_there_is_unsupported_and_makes_nothing(stage: &Stage) {
+    let spec = stage.spec().with_kind(Kind::Gpu { model: "no-such-model".to_owned(), count: 64 });
+    refused(stage, CreateOptions::new(spec, stage.tags("one"))).await;
+}
+
+/// A mount that the provider has not is refused before anything is made.
+pub async fn a_mount_that_is_not_supported_makes_nothing(stage: &Stage) {
+    if !stage.needs(!stage.capabilities().host_mounts, "a provider without host mounts") {
+        return;
+    }
+    let spec = stage.spec().with_mount(Mount::host_dir("/mounted", "/tmp"));
+    refused(stage, CreateOptions::new(spec, stage.tags("one"))).await;
+}
+
+async fn refused(stage: &Stage, options: CreateOptions) {
+    let error = stage.provider().create_opts(options).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert_eq!(error.outcome(), crate::Outcome::NotStarted);
+    if stage.capabilities().tags {
+        let seen = stage.create("witness").await;
+        // Once the listing shows what was made later, it would show the refused one too.
+        assert_eq!(ids(&stage.listed(1).await), [seen.id().clone()]);
+    }
+}
+
+/// `find` by id answers with the facts of that sandbox.
+pub async fn find_by_id_tells_state_tags_and_times(stage: &Stage) {
+    let begun = SystemTime::now();
+    let tags = stage.tags("one");
+    let handle = stage.create_with(CreateOptions::new(stage.spec(), tags.clone())).await;
+    let info = stage.info(handle.id()).await;
+    assert_eq!((&info.id, info.state), (handle.id(), SandboxState::Running));
+    assert_eq!(info.template, stage.spec().template);
+    if stage.capabilities().tags {
+        assert_eq!(info.tags, Some(tags));
+    }
+    for time in [info.created_at, info.started_at] {
+        assert!(time >= begun - CLOCK_SLACK && time <= SystemTime::now() + CLOCK_SLACK, "{time:?}");
+    }
+    assert!(info.started_at >= info.created_at);
+}
+
+/// `find` by key sees every sandbox of that owner and key, and no other.
+pub async fn find_by_key_sees_only_that_owner_and_key(stage: &Stage) {
+    if !stage.needs(stage.capabilities().tags, "tags") {
+        return;
+    }
+    let (one, two) = (stage.create("one").await, stage.create("two").await);
+    let mut other = stage.tags("one");
+    other.owner = Owner::new(format!("{}-other", stage.owner())).unwrap();
+    stage.create_with(CreateOptions::new(stage.spec(), other)).await;
+    stage.listed(2).await;
+    assert_eq!(ids(&stage.find_key("one").await), [one.id().clone()]);
+    assert_eq!(ids(&stage.find_key("two").await), [two.id().clone()]);
+}
+
+/// `find` by attempt tells the creates of one key apart.
+pub async fn find_by_attempt_sees_only_that_create(stage: &Stage) {
+    if !stage.needs(stage.capabilities().tags, "tags") {
+        return;
+    }
+    let (first, second) = (stage.tags("one"), stage.tags("one"));
+    stage.create_with(CreateOptions::new(stage.spec(), first)).await;
+    let handle = stage.create_with(CreateOptions::new(stage.spec(), second.clone())).await;
+    stage.listed(2).await;
+    let query = |attempt| FindQuery::Key { owner: second.owner.clone(), key: second.key.clone(), attempt };
+    let found = stage.provider().find(query(Some(second.attempt.clone()))).await.unwrap();
+    assert_eq!(ids(&found), [handle.id().clone()]);
+    let unknown = stage.tags("one").attempt;
+    assert_eq!(stage.provider().find(query(Some(unknown))).await.unwrap(), []);
+    assert_eq!(stage.provider().find(query(None)).await.unwrap().len(), 2);
+}
+
+/// An id that does not exist is an empty answer.
+pub async fn find_of_an_unknown_id_is_empty_and_no_error(stage: &Stage) {
+    assert_eq!(stage.provider().find_id(&unknown_id()).await.unwrap(), None);
+}
+
+/// A key that does not exist is an empty answer.
+pub async fn find_of_an_unknown_key_is_empty_and_no_error(stage: &Stage) {
+    if !stage.needs(stage.capabilities().tags, "tags") {
+        return;
+    }
+    assert_eq!(stage.find_key("never made").await, []);
+}
+
+/// Ids are opaque text: one that looks like a path or is strange names no sandbox and touches nothing.
+pub async fn an_id_that_looks_like_a_path_reaches_nothing(stage: &Stage) {
+    let real = stage.create("one").await;
+    let real_id = real.id().as_str();
+    for id in
+        ["", ".", "..", "../..", "/etc", &format!("x/../{real_id}"), &format!("./{real_id}"), "a\nb", "%2e"]
+    {
+        let id = SandboxId::new(id);
+        match stage.provider().find_id(&id).await {
+            Ok(found) => assert_eq!(found, None, "{id:?}"),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{id:?}: {error}"),
+        }
+        match stage.provider().destroy(&id).await {
+            Ok(outcome) => assert_eq!(outcome, DestroyOutcome::AlreadyGone, "{id:?}"),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{id:?}: {error}"),
+        }
+    }
+    assert_usable(&real).await;
+}
+
+/// Questions leave a paused sandbox paused.
+pub async fn find_and_list_do_not_wake_a_paused_sandbox(stage: &Stage) {
+    let can = stage.capabilities();
+    if !stage.needs(can.pause && can.find_without_waking, "pause and find without waking") {
+        return;
+    }
+    let handle = stage.create("one").await;
+    stage.provider().pause(handle.id()).await.unwrap();
+    let paused = stage.info(handle.id()).await;
+    if can.tags {
+        assert_eq!(stage.listed(1).await[0].state, SandboxState::Paused);
+        assert_eq!(stage.find_key("one").await[0].state, SandboxState::Paused);
+    }
+    let after = stage.info(handle.id()).await;
+    assert_eq!((after.state, after.started_at), (SandboxState::Paused, paused.started_at));
+}
+
+/// Only the provider's own word that an id does not exist is `gone`.
+pub async fn connect_to_an_unknown_id_is_gone(stage: &Stage) {
+    let error = stage.provider().connect(&unknown_id()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Gone, "{error}");
+}
+
+/// Connect leads to the very sandbox, and says that a running one needed no resume.
+pub async fn connect_returns_the_same_sandbox(stage: &Stage) {
+    let made = stage.create("one").await;
+    made.write_bytes("/tmp/mark", "here").await.unwrap();
+    let options = ConnectOptions { generation: made.generation().cloned(), ..ConnectOptions::default() };
+    let connection = stage.provider().connect_opts(made.id(), options).await.unwrap();
+    assert_eq!(connection.resumed, None);
+    assert_eq!(connection.handle.id(), made.id());
+    assert_eq!(connection.handle.generation(), made.generation());
+    assert_eq!(connection.handle.read_text("/tmp/mark").await.unwrap(), "here");
+}
+
+/// A resume brings the files back, and the processes where the provider says so.
+pub async fn connect_resumes_a_paused_sandbox_and_says_what_was_kept(stage: &Stage) {
+    let can = stage.capabilities();
+    if !stage.needs(can.pause, "pause") {
+        return;
+    }
+    let made = stage.create("one").await;
+    made.write_bytes("mark", "here").await.unwrap();
+    let sleeper = made.start(ProcessSpec::argv("sleep", ["1000"])).await.unwrap();
+    stage.provider().pause(made.id()).await.unwrap();
+    let connection = stage.provider().connect(made.id()).await.unwrap();
+    let expected = if can.pause_keeps_memory { Memory::Kept } else { Memory::Lost };
+    assert_eq!(connection.resumed, Some(expected));
+    assert_eq!(stage.info(made.id()).await.state, SandboxState::Running);
+    let handle = connection.handle;
+    assert_eq!(handle.read_text("mark").await.unwrap(), "here");
+    assert_usable(&handle).await;
+    let attached = handle.attach(ProcessSelector::Pid(sleeper.pid()), crate::AttachOptions::default()).await;
+    if can.pause_keeps_memory {
+        assert!(attached.unwrap().kill().await.unwrap(), "the process runs on");
+    }
+    // The handle from before the pause leads there too.
+    assert_eq!(made.read_text("mark").await.unwrap(), "here");
+}
+
+/// However many callers wake a sandbox at once, each gets a usable handle.
+pub async fn concurrent_connects_to_a_paused_sandbox_all_succeed(stage: &Stage) {
+    if !stage.needs(stage.capabilities().pause, "pause") {
+        return;
+    }
+    let made = stage.create("one").await;
+    stage.provider().pause(made.id()).await.unwrap();
+    let calls: Vec<_> = (0..8)
+        .map(|_| {
+            let (provider, id) = (Arc::clone(stage.provider()), made.id().clone());
+            tokio::spawn(async move { provider.connect(&id).await })
+        })
+        .collect();
+    for call in calls {
+        let connection = call.await.unwrap().unwrap();
+        assert_usable(&connection.handle).await;
+    }
+}
+
+/// A handle to another generation is never returned, and asking for one does not wake the sandbox.
+pub async fn connect_to_another_generation_is_stale_and_does_not_wake(stage: &Stage) {
+    let can = stage.capabilities();
+    if !stage.needs(can.tags, "tags") {
+        return;
+    }
+    let made = stage.create("one").await;
+    if can.pause && can.find_without_waking {
+        stage.provider().pause(made.id()).await.unwrap();
+    }
+    let before = stage.info(made.id()).await.state;
+    let options = ConnectOptions::default().with_generation(Generation::random().unwrap());
+    let error = stage.provider().connect_opts(made.id(), options).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Stale, "{error}");
+    assert_eq!(stage.info(made.id()).await.state, before);
+}
+
+async fn leased(stage: &Stage, lease: Duration, on_expiry: OnExpiry) -> Arc<dyn SandboxHandle> {
+    let spec = stage.spec().with_lease(lease).with_on_expiry(on_expiry);
+    stage.create_with(CreateOptions::new(spec, stage.tags("one"))).await
+}
+
+async fn expiry(stage: &Stage, handle: &Arc<dyn SandboxHandle>) -> SystemTime {
+    stage.info(handle.id()).await.expires_at.expect("a sandbox with a lease tells its end")
+}
+
+/// A connect that asks for a short lease leaves a longer one alone.
+pub async fn connect_never_shortens_the_lease(stage: &Stage) {
+    if !stage.needs(stage.capabilities().lease, "leases") {
+        return;
+    }
+    let handle = leased(stage, lease(stage, 50 * MINUTE), OnExpiry::Kill).await;
+    let before = expiry(stage, &handle).await;
+    for options in [ConnectOptions::default().with_lease(MINUTE), ConnectOptions::default()] {
+        stage.provider().connect_opts(handle.id(), options).await.unwrap();
+        // A provider may keep whole seconds.
+        assert!(expiry(stage, &handle).await >= before - Duration::from_secs(1));
+    }
+}
+
+/// A connect that asks for a longer lease gets it.
+pub async fn connect_extends_the_lease(stage: &Stage) {
+    if !stage.needs(stage.capabilities().lease, "leases") {
+        return;
+    }
+    let handle = leased(stage, lease(stage, 50 * MINUTE) / 2, OnExpiry::Kill).await;
+    let before = expiry(stage, &handle).await;
+    let longer = lease(stage, 50 * MINUTE);
+    let options = ConnectOptions::default().with_lease(longer);
+    stage.provider().connect_opts(handle.id(), options).await.unwrap();
+    assert!(expiry(stage, &handle).await >= before + longer / 4);
+}
+
+/// A listing has every sandbox once, and the same order each time.
+pub async fn list_streams_every_sandbox_once_in_a_stable_order(stage: &Stage) {
+    if !stage.needs(stage.capabilities().tags, "tags") {
+        return;
+    }
+    let mut made = Vec::new();
+    for key in ["one", "two", "three", "four"] {
+        made.push(stage.create(key).await.id().clone());
+    }
+    let first = ids(&stage.listed(4).await);
+    assert_eq!(ids(&stage.listed(4).await), first);
+    let mut sorted = first;
+    sorted.sort();
+    made.sort();
+    assert_eq!(sorted, made);
+}
+
+/// Every pair of a filter must fit.
+pub async fn list_filters_by_owner_key_and_metadata(stage: &Stage) {
+    if !stage.needs(stage.capabilities().tags, "tags") {
+        return;
+    }
+    let blue = stage.spec().with_metadata("colour", "blue").with_metadata("size", "s");
+    let red = stage.spec().with_metadata("colour", "red").with_metadata("size", "s");
+    let one = stage.create_with(CreateOptions::new(blue.clone(), stage.tags("one"))).await;
+    let two = stage.create_with(CreateOptions::new(blue, stage.tags("two"))).await;
+    let three = stage.create_with(CreateOptions::new(red, stage.tags("one"))).await;
+    stage.listed(3).await;
+    let owned = ListFilter::default().with_owner(stage.owner().clone());
+    let key = Key::new("one").unwrap();
+    let cases = [
+        (owned.clone().with_key(key.clone()), vec![&one, &three]),
+        (owned.clone().with_metadata("colour", "blue"), vec![&one, &two]),
+        (owned.clone().with_metadata("size", "s"), vec![&one, &two, &three]),
+        (owned.clone().with_metadata("size", "s").with_metadata("colour", "red"), vec![&three]),
+        (owned.clone().with_key(key).with_metadata("colour", "blue"), vec![&one]),
+        (owned.with_metadata("colour", "green"), vec![]),
+        (ListFilter::default().with_owner(Owner::new("nobody's").unwrap()), vec![]),
+    ];
+    for (filter, expected) in cases {
+        let mut listed = ids(&stage.provider().list_all(filter.clone()).await.unwrap());
+        let mut expected: Vec<_> = expected.into_iter().map(|handle| handle.id().clone()).collect();
+        listed.sort();
+        expected.sort();
+        assert_eq!(listed, expected, "{filter:?}");
+    }
+}
+
+/// Paused sandboxes are listed, and told apart.
+pub async fn list_filters_by_state(stage: &Stage) {
+    let can = stage.capabilities();
+    if !stage.needs(can.tags && can.pause && can.find_without_waking, "tags, pause, find without waking") {
+        return;
+    }
+    let (awake, asleep) = (stage.create("one").await, stage.create("two").await);
+    stage.provider().pause(asleep.id()).await.unwrap();
+    stage.listed(2).await;
+    let owned = ListFilter::default().with_owner(stage.owner().clone());
+    for (state, handle) in [(SandboxState::Running, &awake), (SandboxState::Paused, &asleep)] {
+        let listed = stage.provider().list_all(owned.clone().with_state(state)).await.unwrap();
+        assert_eq!(ids(&listed), [handle.id().clone()], "{state:?}");
+    }
+}
+
+/// The second pause changes nothing and says so.
+pub async fn pause_is_idempotent_and_says_which(stage: &Stage) {
+    if !stage.needs(stage.capabilities().pause, "pause") {
+        return;
+    }
+    let handle = stage.create("one").await;
+    assert_eq!(stage.provider().pause(handle.id()).await.unwrap(), PauseOutcome::Paused);
+    assert_eq!(stage.info(handle.id()).await.state, SandboxState::Paused);
+    assert_eq!(stage.provider().pause(handle.id()).await.unwrap(), PauseOutcome::AlreadyPaused);
+    stage.provider().connect(handle.id()).await.unwrap();
+    assert_eq!(stage.provider().pause(handle.id()).await.unwrap(), PauseOutcome::Paused);
+}
+
+/// What does not exist cannot be paused.
+pub async fn pause_of_an_unknown_id_is_gone(stage: &Stage) {
+    if !stage.needs(stage.capabilities().pause, "pause") {
+        return;
+    }
+    let error = stage.provider().pause(&unknown_id()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Gone, "{error}");
+}
+
+/// A provider that cannot pause says so and leaves the sandbox running.
+pub async fn pause_without_the_capability_is_unsupported_and_changes_nothing(stage: &Stage) {
+    if !stage.needs(!stage.capabilities().pause, "a provider without pause") {
+        return;
+    }
+    let handle = stage.create("one").await;
+    let error = stage.provider().pause(handle.id()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert_eq!(stage.info(handle.id()).await.state, SandboxState::Running);
+}
+
+/// The second destroy finds nothing and says so.
+pub async fn destroy_is_idempotent_and_says_which(stage: &Stage) {
+    let handle = stage.create("one").await;
+    assert_eq!(stage.provider().destroy(handle.id()).await.unwrap(), DestroyOutcome::Destroyed);
+    assert_eq!(stage.provider().destroy(handle.id()).await.unwrap(), DestroyOutcome::AlreadyGone);
+}
+
+/// What does not exist need not be destroyed.
+pub async fn destroy_of_an_unknown_id_is_already_gone(stage: &Stage) {
+    assert_eq!(stage.provider().destroy(&unknown_id()).await.unwrap(), DestroyOutcome::AlreadyGone);
+}
+
+/// A paused sandbox is destroyed by its id.
+pub async fn destroy_ends_a_paused_sandbox(stage: &Stage) {
+    if !stage.needs(stage.capabilities().pause, "pause") {
+        return;
+    }
+    let handle = stage.create("one").await;
+    stage.provider().pause(handle.id()).await.unwrap();
+    assert_eq!(stage.provider().destroy(handle.id()).await.unwrap(), DestroyOutcome::Destroyed);
+    assert_eq!(stage.provider().find_id(handle.id()).await.unwrap(), None);
+}
+
+/// After a destroy every verb and every handle says so in the same word.
+pub async fn a_destroyed_sandbox_is_gone_on_every_verb(stage: &Stage) {
+    let can = stage.capabilities();
+    let handle = stage.create("one").await;
+    stage.provider().destroy(handle.id()).await.unwrap();
+    let id = handle.id();
+    assert_eq!(stage.provider().find_id(id).await.unwrap(), None);
+    let mut errors = vec![
+        ("connect", stage.provider().connect(id).await.map(drop).unwrap_err()),
+        ("info", handle.info().await.map(drop).unwrap_err()),
+        ("exec", handle.exec(ProcessSpec::argv("true", [""; 0])).await.map(drop).unwrap_err()),
+        ("read", handle.read_bytes("/etc/passwd").await.map(drop).unwrap_err()),
+        ("write", handle.write_bytes("/tmp/x", "x").await.map(drop).unwrap_err()),
+        ("list", handle.list_dir("/").await.map(drop).unwrap_err()),
+    ];
+    if can.pause {
+        errors.push(("pause", stage.provider().pause(id).await.map(drop).unwrap_err()));
+    }
+    if can.lease {
+        errors.push(("set_lease", stage.provider().set_lease(id, MINUTE).await.unwrap_err()));
+    }
+    for (verb, error) in errors {
+        assert_eq!(error.kind(), ErrorKind::Gone, "{verb}: {error}");
+    }
+}
+
+/// A lease can be cut short, unlike by connect.
+pub async fn set_lease_takes_a_shorter_value(stage: &Stage) {
+    if !stage.needs(stage.capabilities().lease, "leases") {
+        return;
+    }
+    let long = lease(stage, 50 * MINUTE);
+    let handle = leased(stage, long, OnExpiry::Kill).await;
+    let before = expiry(stage, &handle).await;
+    stage.provider().set_lease(handle.id(), long / 2).await.unwrap();
+    assert!(expiry(stage, &handle).await <= before - long / 4);
+    stage.provider().set_lease(handle.id(), long).await.unwrap();
+    assert!(expiry(stage, &handle).await >= before - Duration::from_secs(1));
+}
+
+/// A lease of zero ends a sandbox that is to die with it.
+pub async fn set_lease_zero_kills_a_sandbox_that_dies_at_its_end(stage: &Stage) {
+    if !stage.needs(stage.capabilities().lease, "leases") {
+        return;
+    }
+    let handle = leased(stage, lease(stage, 50 * MINUTE), OnExpiry::Kill).await;
+    stage.provider().set_lease(handle.id(), Duration::ZERO).await.unwrap();
+    eventually("the sandbox dies", || async {
+        stage.provider().find_id(handle.id()).await.unwrap().is_none().then_some(())
+    })
+    .await;
+}
+
+/// A lease of zero pauses a sandbox that is to be kept, and a connect brings it back with its files.
+pub async fn set_lease_zero_pauses_a_sandbox_that_is_kept_at_its_end(stage: &Stage) {
+    let can = stage.capabilities();
+    if !stage.needs(can.lease && can.pause, "leases and pause") {
+        return;
+    }
+    let handle = leased(stage, lease(stage, 50 * MINUTE), OnExpiry::Pause).await;
+    handle.write_bytes("mark", "here").await.unwrap();
+    stage.provider().set_lease(handle.id(), Duration::ZERO).await.unwrap();
+    eventually("the sandbox is paused", || async {
+        (stage.info(handle.id()).await.state == SandboxState::Paused).then_some(())
+    })
+    .await;
+    let options = ConnectOptions::default().with_lease(lease(stage, 50 * MINUTE));
+    let connection = stage.provider().connect_opts(handle.id(), options).await.unwrap();
+    assert!(connection.resumed.is_some());
+    assert_eq!(connection.handle.read_text("mark").await.unwrap(), "here");
+}
+
+/// What does not exist has no lease.
+pub async fn set_lease_of_an_unknown_id_is_gone(stage: &Stage) {
+    if !stage.needs(stage.capabilities().lease, "leases") {
+        return;
+    }
+    let error = stage.provider().set_lease(&unknown_id(), MINUTE).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Gone, "{error}");
+}
+
+/// A provider without leases says so.
+pub async fn set_lease_without_the_capability_is_unsupported(stage: &Stage) {
+    if !stage.needs(!stage.capabilities().lease, "a provider without leases") {
+        return;
+    }
+    let handle = stage.create("one").await;
+    let error = stage.provider().set_lease(handle.id(), MINUTE).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+}
+
+/// Metrics are measured, or said to be unsupported.
+pub async fn metrics_match_the_capabilities(stage: &Stage) {
+    let handle = stage.create("one").await;
+    let metrics = stage.provider().metrics(handle.id()).await;
+    if stage.capabilities().metrics {
+        assert!(metrics.unwrap().cpu_count > 0.0);
+        let error = stage.provider().metrics(&unknown_id()).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Gone, "{error}");
+    } else {
+        assert_eq!(metrics.unwrap_err().kind(), ErrorKind::Unsupported);
+    }
+}
+
+/// A create whose answer was lost can be sent again where the provider knows attempts.
+pub async fn creates_of_one_attempt_yield_one_sandbox(stage: &Stage) {
+    if !stage.needs(stage.capabilities().idempotent_create, "idempotent creates") {
+        return;
+    }
+    let options = CreateOptions::new(stage.spec(), stage.tags("one"));
+    let first = stage.create_with(options.clone()).await;
+    let second = stage.create_with(options.clone()).await;
+    assert_eq!(first.id(), second.id());
+    let third = stage.fresh_provider().await.create_opts(options).await.unwrap();
+    assert_eq!(first.id(), third.id());
+    assert_eq!(stage.listed(1).await.len(), 1);
+}
+
+/// So can one whose first call is still under way.
+pub async fn concurrent_creates_of_one_attempt_yield_one_sandbox(stage: &Stage) {
+    if !stage.needs(stage.capabilities().idempotent_create, "idempotent creates") {
+        return;
+    }
+    let options = CreateOptions::new(stage.spec(), stage.tags("one"));
+    let calls: Vec<_> = (0..8)
+        .map(|_| {
+            let (provider, options) = (Arc::clone(stage.provider()), options.clone());
+            tokio::spawn(async move { provider.create_opts(options).await })
+        })
+        .collect();
+    let mut made = Vec::new();
+    for call in calls {
+        made.push(call.await.unwrap().unwrap().id().clone());
+    }
+    made.dedup();
+    assert_eq!(ids(&stage.listed(1).await), made);
+}
+
+/// Nothing about a sandbox is kept in the provider value: another process finds, uses and destroys it.
+pub async fn a_fresh_provider_value_sees_what_another_made(stage: &Stage) {
+    let tags = stage.tags("one");
+    let made = stage.create_with(CreateOptions::new(stage.spec(), tags.clone())).await;
+    made.write_bytes("mark", "here").await.unwrap();
+    let id = made.id().clone();
+    drop(made);
+    let fresh = stage.fresh_provider().await;
+    let info = fresh.find_id(&id).await.unwrap().unwrap();
+    assert_eq!(info, stage.info(&id).await);
+    let handle = fresh.connect(&id).await.unwrap().handle;
+    assert_eq!(handle.read_text("mark").await.unwrap(), "here");
+    if stage.capabilities().tags {
+        assert_eq!(info.tags.as_ref(), Some(&tags));
+        assert_eq!(handle.generation(), Some(&tags.generation));
+    }
+    assert_eq!(fresh.destroy(&id).await.unwrap(), DestroyOutcome::Destroyed);
+    assert_eq!(stage.provider().find_id(&id).await.unwrap(), None);
+}
+
+/// Letting go of a handle changes nothing.
+pub async fn dropping_a_handle_leaves_the_sandbox_alone(stage: &Stage) {
+    let handle = stage.create("one").await;
+    let id = handle.id().clone();
+    let process = handle.start(ProcessSpec::argv("sleep", ["1000"])).await.unwrap();
+    let pid = process.pid();
+    drop((handle, process));
+    let connection = stage.provider().connect(&id).await.unwrap();
+    assert_eq!(connection.resumed, None);
+    let selector = ProcessSelector::Pid(pid);
+    assert!(connection.handle.signal(selector, crate::Signal::KILL).await.unwrap(), "the process runs on");
+}
