@@ -9,10 +9,19 @@
 //! | `tls` | `https` endpoints for the client, by rustls with ring |
 //! | `daemon` | the server side and the program `sandhold-envd` |
 
+#[cfg(feature = "client")]
+mod client;
 #[cfg(feature = "daemon")]
 mod daemon;
 mod messages;
 
+#[cfg(feature = "tls")]
+pub use client::TlsTransport;
+#[cfg(feature = "client")]
+pub use client::{
+    ControlPlane, Dialect, EnvdClient, EnvdConfig, EnvdHandle, TcpTransport, Transport, UnixTransport,
+    transport_from_url,
+};
 #[cfg(feature = "daemon")]
 pub use daemon::{
     Body, ChildSetup, ChildUser, Daemon, DaemonConfig, ENVD_VERSION, ExtraRoutes, Listener, UserMode,

@@ -8,15 +8,15 @@ use sandhold_envd::{Daemon, DaemonConfig};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-pub struct Running {
-    pub daemon: Daemon,
-    pub address: SocketAddr,
-    pub task: tokio::task::JoinHandle<()>,
+pub(crate) struct Running {
+    pub(crate) daemon: Daemon,
+    pub(crate) address: SocketAddr,
+    pub(crate) task: tokio::task::JoinHandle<()>,
     _retained: tempfile::TempDir,
 }
 
 /// Starts a daemon on a free port.
-pub async fn start(configure: impl FnOnce(DaemonConfig) -> DaemonConfig) -> Running {
+pub(crate) async fn start(configure: impl FnOnce(DaemonConfig) -> DaemonConfig) -> Running {
     let retained = tempfile::tempdir().unwrap();
     let config = configure(DaemonConfig::new().with_retain_dir(retained.path()));
     let daemon = Daemon::new(config).unwrap();
@@ -29,29 +29,29 @@ pub async fn start(configure: impl FnOnce(DaemonConfig) -> DaemonConfig) -> Runn
 
 /// An answer as it came over the wire, chunks joined.
 #[derive(Debug)]
-pub struct Answer {
-    pub status: u16,
-    pub head: String,
-    pub body: Vec<u8>,
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) head: String,
+    pub(crate) body: Vec<u8>,
     /// The body came whole: all of its length, or the last chunk.
-    pub complete: bool,
+    pub(crate) complete: bool,
 }
 
 impl Answer {
-    pub fn header(&self, name: &str) -> Option<&str> {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.head.lines().find_map(|line| {
             let (key, value) = line.split_once(':')?;
             key.eq_ignore_ascii_case(name).then(|| value.trim())
         })
     }
 
-    pub fn json(&self) -> serde_json::Value {
+    pub(crate) fn json(&self) -> serde_json::Value {
         serde_json::from_slice(&self.body)
             .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&self.body)))
     }
 
     /// Splits a stream's body into its envelopes: flags and message.
-    pub fn envelopes(&self) -> Vec<(u8, serde_json::Value)> {
+    pub(crate) fn envelopes(&self) -> Vec<(u8, serde_json::Value)> {
         let mut rest = &self.body[..];
         let mut envelopes = Vec::new();
         while !rest.is_empty() {
@@ -64,17 +64,17 @@ impl Answer {
 }
 
 /// One connection that sends and reads bytes as they are.
-pub struct Wire {
-    pub stream: TcpStream,
+pub(crate) struct Wire {
+    pub(crate) stream: TcpStream,
     buffer: Vec<u8>,
 }
 
 impl Wire {
-    pub async fn open(address: SocketAddr) -> Self {
+    pub(crate) async fn open(address: SocketAddr) -> Self {
         Self { stream: TcpStream::connect(address).await.unwrap(), buffer: Vec::new() }
     }
 
-    pub async fn send(&mut self, bytes: impl AsRef<[u8]>) {
+    pub(crate) async fn send(&mut self, bytes: impl AsRef<[u8]>) {
         self.stream.write_all(bytes.as_ref()).await.unwrap();
     }
 
@@ -83,7 +83,7 @@ impl Wire {
     }
 
     /// Reads the head of an answer.
-    pub async fn head(&mut self) -> Answer {
+    pub(crate) async fn head(&mut self) -> Answer {
         let end = loop {
             if let Some(end) = self.buffer.windows(4).position(|window| window == b"\r\n\r\n") {
                 break end;
@@ -97,7 +97,7 @@ impl Wire {
     }
 
     /// Reads exactly this many bytes as they come.
-    pub async fn take(&mut self, length: usize) -> Vec<u8> {
+    pub(crate) async fn take(&mut self, length: usize) -> Vec<u8> {
         while self.buffer.len() < length {
             assert!(self.more().await, "the connection ended early");
         }
@@ -105,7 +105,7 @@ impl Wire {
     }
 
     /// Reads a chunk of a chunked body; none after the last one, an error when the connection ended before it.
-    pub async fn chunk(&mut self) -> Result<Option<Vec<u8>>, ()> {
+    pub(crate) async fn chunk(&mut self) -> Result<Option<Vec<u8>>, ()> {
         let end = loop {
             if let Some(end) = self.buffer.windows(2).position(|window| window == b"\r\n") {
                 break end;
@@ -126,7 +126,7 @@ impl Wire {
     }
 
     /// Reads a whole answer.
-    pub async fn answer(&mut self) -> Answer {
+    pub(crate) async fn answer(&mut self) -> Answer {
         let mut answer = self.head().await;
         if let Some(length) = answer.header("content-length") {
             let length = length.parse().unwrap();
@@ -148,14 +148,14 @@ impl Wire {
 }
 
 /// Sends one request on a connection of its own and reads the answer.
-pub async fn ask(address: SocketAddr, line: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
+pub(crate) async fn ask(address: SocketAddr, line: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
     let mut wire = Wire::open(address).await;
     wire.send(request(line, headers, body)).await;
     wire.answer().await
 }
 
 /// Writes a request with a length.
-pub fn request(line: &str, headers: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
+pub(crate) fn request(line: &str, headers: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
     let mut text = format!("{line} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n", body.len());
     for (name, value) in headers {
         text.push_str(&format!("{name}: {value}\r\n"));
@@ -167,7 +167,7 @@ pub fn request(line: &str, headers: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
 }
 
 /// Puts a message into an envelope.
-pub fn envelope(message: &[u8]) -> Vec<u8> {
+pub(crate) fn envelope(message: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0];
     bytes.extend_from_slice(&u32::try_from(message.len()).unwrap().to_be_bytes());
     bytes.extend_from_slice(message);
