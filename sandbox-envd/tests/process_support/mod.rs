@@ -17,23 +17,23 @@ use sandhold_envd::{Daemon, DaemonConfig};
 use serde_json::{Value, json};
 use tokio::net::{UnixListener, UnixStream};
 
-pub struct Rig {
-    pub dir: tempfile::TempDir,
-    pub daemon: Daemon,
-    pub socket: PathBuf,
+pub(crate) struct Rig {
+    pub(crate) dir: tempfile::TempDir,
+    pub(crate) daemon: Daemon,
+    pub(crate) socket: PathBuf,
 }
 
 impl Rig {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::with(DaemonConfig::new())
     }
 
-    pub fn with(config: DaemonConfig) -> Self {
+    pub(crate) fn with(config: DaemonConfig) -> Self {
         Self::at(tempfile::tempdir().unwrap(), config)
     }
 
     /// Serves on a folder that may hold what an earlier daemon left.
-    pub fn at(dir: tempfile::TempDir, config: DaemonConfig) -> Self {
+    pub(crate) fn at(dir: tempfile::TempDir, config: DaemonConfig) -> Self {
         let socket = dir.path().join("envd.sock");
         let _ = std::fs::remove_file(&socket);
         let daemon = Daemon::new(config.with_retain_dir(dir.path().join("retained"))).unwrap();
@@ -56,7 +56,7 @@ impl Rig {
     }
 
     /// Calls a unary method; returns the answer, or the error's code and message.
-    pub async fn call(&self, method: &str, message: Value) -> Result<Value, (String, String)> {
+    pub(crate) async fn call(&self, method: &str, message: Value) -> Result<Value, (String, String)> {
         let body = serde_json::to_vec(&message).unwrap();
         let headers = [("content-type", "application/json")];
         let response = self.send(&format!("/process.Process/{method}"), &headers, body).await;
@@ -68,7 +68,7 @@ impl Rig {
     }
 
     /// Calls a client-streaming method with all its messages.
-    pub async fn call_with_stream(
+    pub(crate) async fn call_with_stream(
         &self,
         method: &str,
         messages: &[Value],
@@ -90,7 +90,7 @@ impl Rig {
         panic!("the stream ended without its last envelope")
     }
 
-    pub async fn stream_with(&self, method: &str, headers: &[(&str, &str)], message: Value) -> Events {
+    pub(crate) async fn stream_with(&self, method: &str, headers: &[(&str, &str)], message: Value) -> Events {
         let mut all = vec![("content-type", "application/connect+json")];
         all.extend_from_slice(headers);
         let body = envelope(&serde_json::to_vec(&message).unwrap());
@@ -101,38 +101,38 @@ impl Rig {
     }
 
     /// Starts a stream in the binary codec.
-    pub async fn binary_stream(&self, method: &str, message: &[u8]) -> Events {
+    pub(crate) async fn binary_stream(&self, method: &str, message: &[u8]) -> Events {
         let headers = [("content-type", "application/connect+proto")];
         let response = self.send(&format!("/process.Process/{method}"), &headers, envelope(message)).await;
         Events { body: response.into_body(), buffer: BytesMut::new() }
     }
 
-    pub async fn connect(&self, message: Value) -> Events {
+    pub(crate) async fn connect(&self, message: Value) -> Events {
         self.stream_with("Connect", &[], message).await
     }
 
-    pub async fn start(&self, message: Value) -> Events {
+    pub(crate) async fn start(&self, message: Value) -> Events {
         self.stream_with("Start", &[], message).await
     }
 
     /// Starts a program and returns its number and the rest of its events.
-    pub async fn started(&self, message: Value) -> (u64, Events) {
+    pub(crate) async fn started(&self, message: Value) -> (u64, Events) {
         let mut events = self.start(message).await;
         let first = events.next().await.expect("start comes first");
         (first["event"]["start"]["pid"].as_u64().expect("start has the pid"), events)
     }
 
-    pub async fn run(&self, cmd: &str, args: &[&str]) -> Output {
+    pub(crate) async fn run(&self, cmd: &str, args: &[&str]) -> Output {
         self.run_with(program(cmd, args)).await
     }
 
-    pub async fn run_with(&self, message: Value) -> Output {
+    pub(crate) async fn run_with(&self, message: Value) -> Output {
         let (_, events) = self.started(message).await;
         events.output().await
     }
 
     /// Starts something and returns why that failed.
-    pub async fn refused(&self, headers: &[(&str, &str)], message: Value) -> (String, String) {
+    pub(crate) async fn refused(&self, headers: &[(&str, &str)], message: Value) -> (String, String) {
         let mut events = self.stream_with("Start", headers, message).await;
         match events.next().await {
             Err(Some(error)) => error,
@@ -140,23 +140,78 @@ impl Rig {
         }
     }
 
-    pub async fn post(&self, path: &str, body: Value) -> StatusCode {
+    pub(crate) async fn post(&self, path: &str, body: Value) -> StatusCode {
         self.send(path, &[("content-type", "application/json")], serde_json::to_vec(&body).unwrap())
             .await
             .status()
     }
 }
 
+/// One field of a binary message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Field {
+    Varint(u64),
+    Bytes(Bytes),
+}
+
+impl Field {
+    pub(crate) fn bytes(&self) -> Bytes {
+        match self {
+            Self::Bytes(bytes) => bytes.clone(),
+            Self::Varint(_) => panic!("{self:?} is not bytes"),
+        }
+    }
+}
+
+/// Takes a protobuf message apart; a repeated field keeps its last value.
+fn fields(mut message: Bytes) -> BTreeMap<u64, Field> {
+    fn varint(message: &mut Bytes) -> u64 {
+        let mut value = 0;
+        for shift in (0..).step_by(7) {
+            let byte = message.split_to(1)[0];
+            value |= u64::from(byte & 0x7f) << shift;
+            if byte < 0x80 {
+                break;
+            }
+        }
+        value
+    }
+    let mut fields = BTreeMap::new();
+    while !message.is_empty() {
+        let key = varint(&mut message);
+        let value = varint(&mut message);
+        let field = match key & 7 {
+            0 => Field::Varint(value),
+            2 => Field::Bytes(message.split_to(usize::try_from(value).unwrap())),
+            other => panic!("wire type {other}"),
+        };
+        fields.insert(key >> 3, field);
+    }
+    fields
+}
+
+/// A start request without stdin in the binary codec; all parts are shorter than 128 bytes.
+pub(crate) fn binary_program(cmd: &str, args: &[&str]) -> Vec<u8> {
+    let field = |number: u8, bytes: &[u8]| {
+        let length = u8::try_from(bytes.len()).unwrap();
+        assert!(length < 128);
+        [&[number << 3 | 2, length], bytes].concat()
+    };
+    let args = args.iter().flat_map(|arg| field(2, arg.as_bytes()));
+    let config: Vec<u8> = field(1, cmd.as_bytes()).into_iter().chain(args).collect();
+    [field(1, &config), vec![4 << 3, 0]].concat()
+}
+
 /// A start request without stdin.
-pub fn program(cmd: &str, args: &[&str]) -> Value {
+pub(crate) fn program(cmd: &str, args: &[&str]) -> Value {
     json!({ "process": { "cmd": cmd, "args": args }, "stdin": false })
 }
 
-pub fn sh(script: &str) -> Value {
+pub(crate) fn sh(script: &str) -> Value {
     program("/bin/sh", &["-c", script])
 }
 
-pub fn by_pid(pid: u64) -> Value {
+pub(crate) fn by_pid(pid: u64) -> Value {
     json!({ "process": { "pid": pid } })
 }
 
@@ -173,24 +228,24 @@ fn code_and_message(error: &Value) -> (String, String) {
 }
 
 #[derive(Debug, Default)]
-pub struct Output {
-    pub stdout: Vec<u8>,
-    pub stderr: Vec<u8>,
-    pub pty: Vec<u8>,
-    pub largest: usize,
-    pub end: Value,
+pub(crate) struct Output {
+    pub(crate) stdout: Vec<u8>,
+    pub(crate) stderr: Vec<u8>,
+    pub(crate) pty: Vec<u8>,
+    pub(crate) largest: usize,
+    pub(crate) end: Value,
     /// The error that ended the stream, if one did.
-    pub error: Option<(String, String)>,
+    pub(crate) error: Option<(String, String)>,
 }
 
-pub struct Events {
+pub(crate) struct Events {
     body: Incoming,
     buffer: BytesMut,
 }
 
 impl Events {
     /// Returns the next message; `Err(None)` is the proper end of the stream, `Err(Some)` its error.
-    pub async fn next(&mut self) -> Result<Value, Option<(String, String)>> {
+    pub(crate) async fn next(&mut self) -> Result<Value, Option<(String, String)>> {
         let (flags, payload) = self.envelope().await.expect("the stream ended without its last envelope");
         let payload: Value = serde_json::from_slice(&payload).unwrap();
         match (flags, payload.get("error")) {
@@ -203,7 +258,7 @@ impl Events {
         }
     }
 
-    pub async fn envelope(&mut self) -> Option<(u8, Bytes)> {
+    pub(crate) async fn envelope(&mut self) -> Option<(u8, Bytes)> {
         loop {
             if self.buffer.len() >= 5 {
                 let length = u32::from_be_bytes(self.buffer[1..5].try_into().unwrap()) as usize;
@@ -218,17 +273,27 @@ impl Events {
         }
     }
 
-    /// Counts the bytes that come and returns once there are none.
-    pub async fn count(mut self) -> usize {
-        let mut count = self.buffer.len();
-        while let Some(Ok(frame)) = self.body.frame().await {
-            count += frame.data_ref().map_or(0, Bytes::len);
+    /// Reads a binary stream to its end: how many bytes of output it carried, and the end event's fields.
+    pub(crate) async fn binary_output(mut self) -> (usize, BTreeMap<u64, Field>) {
+        let (mut count, mut end) = (0, BTreeMap::new());
+        while let Some((flags, payload)) = self.envelope().await {
+            if flags != 0 {
+                assert_eq!(&payload[..], b"{}", "the stream ended with an error");
+                return (count, end);
+            }
+            let event = fields(fields(payload)[&1].bytes());
+            if let Some(data) = event.get(&2) {
+                count += fields(data.bytes())[&1].bytes().len();
+            }
+            if let Some(ended) = event.get(&3) {
+                end = fields(ended.bytes());
+            }
         }
-        count
+        panic!("the stream ended without its last envelope")
     }
 
     /// Reads to the end of the stream.
-    pub async fn output(mut self) -> Output {
+    pub(crate) async fn output(mut self) -> Output {
         let mut output = Output::default();
         loop {
             match self.next().await {
@@ -242,7 +307,7 @@ impl Events {
     }
 
     /// Reads until `wanted` is somewhere in the output.
-    pub async fn until(&mut self, wanted: &str) -> Output {
+    pub(crate) async fn until(&mut self, wanted: &str) -> Output {
         let mut output = Output::default();
         loop {
             let all = [&output.stdout[..], &output.stderr, &output.pty].concat();
@@ -273,17 +338,17 @@ impl Output {
         }
     }
 
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         String::from_utf8(self.stdout.clone()).unwrap()
     }
 }
 
-pub fn encode(bytes: &[u8]) -> String {
+pub(crate) fn encode(bytes: &[u8]) -> String {
     STANDARD.encode(bytes)
 }
 
 /// Returns the processes whose environment holds `marker`, zombies left out.
-pub fn survivors(marker: &str) -> BTreeMap<i32, String> {
+pub(crate) fn survivors(marker: &str) -> BTreeMap<i32, String> {
     let mut found = BTreeMap::new();
     for entry in std::fs::read_dir("/proc").unwrap().flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
@@ -298,7 +363,7 @@ pub fn survivors(marker: &str) -> BTreeMap<i32, String> {
 }
 
 /// Fails instead of hanging for ever.
-pub async fn soon<F: Future>(what: &str, future: F) -> F::Output {
+pub(crate) async fn soon<F: Future>(what: &str, future: F) -> F::Output {
     match tokio::time::timeout(Duration::from_secs(60), future).await {
         Ok(output) => output,
         Err(_) => panic!("{what} takes for ever"),
