@@ -94,8 +94,14 @@ async fn ended_processes_are_listed_on_demand_until_they_are_released() {
     assert_eq!(rig.call("List", json!({})).await, Ok(json!({})));
     let listed = rig.call("List", json!({ "includeEnded": true })).await.unwrap();
     let process = &listed["processes"][0];
-    assert_eq!((&process["pid"], &process["exit"]["exitCode"], &process["stdoutEnd"]), (&json!(pid), &json!(2), &json!("5")));
-    assert_eq!(rig.post("/sandhold/processes/release", json!({ "tag": "job" })).await, StatusCode::NO_CONTENT);
+    assert_eq!(
+        (&process["pid"], &process["exit"]["exitCode"], &process["stdoutEnd"]),
+        (&json!(pid), &json!(2), &json!("5"))
+    );
+    assert_eq!(
+        rig.post("/sandhold/processes/release", json!({ "tag": "job" })).await,
+        StatusCode::NO_CONTENT
+    );
     assert_eq!(rig.post("/sandhold/processes/release", json!({ "tag": "job" })).await, StatusCode::NOT_FOUND);
     assert_eq!(rig.post("/sandhold/processes/release", json!({ "name": 1 })).await, StatusCode::BAD_REQUEST);
     assert_eq!(rig.call("List", json!({ "includeEnded": true })).await, Ok(json!({})));
@@ -111,7 +117,11 @@ async fn what_an_earlier_daemon_retained_is_still_read_by_tag() {
     let (cut_pid, mut events) = first.started(retained(sh("echo half; exec sleep 300"), "cut", 0)).await;
     events.until("half").await;
     let copy = tempfile::tempdir().unwrap();
-    let status = std::process::Command::new("cp").arg("-r").arg(first.dir.path().join("retained")).arg(copy.path()).status();
+    let status = std::process::Command::new("cp")
+        .arg("-r")
+        .arg(first.dir.path().join("retained"))
+        .arg(copy.path())
+        .status();
     assert!(status.unwrap().success());
     let second = Rig::at(copy, DaemonConfig::new());
     let (bytes, _, end) = contiguous(second.connect(from("done", 0)).await, 0).await;
@@ -133,7 +143,8 @@ async fn output_of_a_grandchild_after_the_exit_goes_to_the_retained_log() {
     let rig = Rig::new();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().display();
-    let script = format!("(while [ ! -e {path}/go ]; do sleep 0.02; done; echo late; touch {path}/done) & echo hi");
+    let script =
+        format!("(while [ ! -e {path}/go ]; do sleep 0.02; done; echo late; touch {path}/done) & echo hi");
     let (_, events) = rig.started(retained(sh(&script), "job", 0)).await;
     assert_eq!(events.output().await.text(), "hi\n");
     std::fs::write(dir.path().join("go"), "").unwrap();
@@ -154,7 +165,10 @@ async fn retained_processes_hold_no_descriptor_once_they_ended() {
     let retained = rig.dir.path().join("retained");
     let open = || {
         let links = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
-        links.filter_map(|entry| std::fs::read_link(entry.path()).ok()).filter(|path| path.starts_with(&retained)).count()
+        links
+            .filter_map(|entry| std::fs::read_link(entry.path()).ok())
+            .filter(|path| path.starts_with(&retained))
+            .count()
     };
     soon("the logs to close", async {
         while open() > 0 {
