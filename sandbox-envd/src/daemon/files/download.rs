@@ -94,7 +94,7 @@ impl Opened {
         }
         let size = match stat.len() {
             _ if ended => Some(start.len() as u64),
-            size if size > start.len() as u64 => Some(size),
+            size if size >= start.len() as u64 => Some(size),
             _ => None,
         };
         let modified = stat.modified().unwrap_or(SystemTime::UNIX_EPOCH);

@@ -27,7 +27,9 @@ const EVENTS: WatchFlags = WatchFlags::CREATE
     .union(WatchFlags::MODIFY)
     .union(WatchFlags::DELETE)
     .union(WatchFlags::DELETE_SELF)
-    .union(WatchFlags::ONLYDIR);
+    .union(WatchFlags::ONLYDIR)
+    // Files without a name (any more) are nobody's business; an upload is staged in one.
+    .union(WatchFlags::EXCL_UNLINK);
 
 /// Bytes read from the kernel at once: some hundred events.
 const READ_BUFFER: usize = 64 * 1024;
