@@ -1,6 +1,7 @@
 //! `/files` over a real socket, with exact status codes, headers and bodies.
 
 #![cfg(feature = "daemon")]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "helpers of tests are tests")]
 
 mod support;
 

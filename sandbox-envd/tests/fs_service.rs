@@ -1,6 +1,7 @@
 //! The filesystem service over a real socket: answers and errors are those that E2B's clients expect.
 
 #![cfg(feature = "daemon")]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "helpers of tests are tests")]
 
 mod support;
 

@@ -1,6 +1,7 @@
 //! Watching directories over a real socket.
 
 #![cfg(feature = "daemon")]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "helpers of tests are tests")]
 
 mod support;
 
@@ -390,18 +391,64 @@ fn held() -> (usize, usize, usize) {
     (fds, watches, tasks)
 }
 
+const ALONE: &str = "SANDHOLD_TEST_ALONE";
+
+/// Runs a test again, alone in a process that `command` starts; the environment tells it that it is.
+fn alone(mut command: std::process::Command, test: &str) -> std::process::Output {
+    command.args(["--exact", test, "--nocapture"]).env(ALONE, "1").output().unwrap()
+}
+
+fn is_alone() -> bool {
+    std::env::var_os(ALONE).is_some()
+}
+
+fn assert_passed(output: &std::process::Output) {
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{out}\n{err}");
+}
+
+#[test]
+fn limits_of_the_kernel_are_named_and_a_failed_watch_leaves_nothing() {
+    if !is_alone() {
+        // Limits of its own, in a user namespace of its own.
+        let mut command = std::process::Command::new("unshare");
+        let script = "echo 3 > /proc/sys/user/max_inotify_watches || exit 77; exec \"$@\"";
+        command.args(["-Ur", "sh", "-c", script, "sh"]).arg(std::env::current_exe().unwrap());
+        let output = alone(command, "limits_of_the_kernel_are_named_and_a_failed_watch_leaves_nothing");
+        let unshared = !String::from_utf8_lossy(&output.stderr).contains("unshare");
+        if output.status.code() == Some(77) || !unshared {
+            println!("skipped: needs user namespaces with limits of their own");
+            return;
+        }
+        return assert_passed(&output);
+    }
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+        let running = support::start(|config| config).await;
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["a", "b", "c"] {
+            fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        let all = json!({ "path": text(dir.path()), "recursive": true });
+        let answer = call(&running, "CreateWatcher", all.clone()).await;
+        assert_eq!((answer.status, answer.json()["code"].as_str()), (429, Some("resource_exhausted")));
+        let message = answer.json()["message"].as_str().unwrap().to_owned();
+        assert!(message.contains("fs.inotify.max_user_watches"), "{message}");
+        assert_eq!(held().1, 0);
+        // What fits is watched, and a directory that comes too late for the limit is a loss that is told.
+        fs::remove_dir(dir.path().join("c")).unwrap();
+        let mut stream = Stream::open(&running, all).await;
+        fs::create_dir(dir.path().join("d")).unwrap();
+        let (_, message) = stream.message().await;
+        assert_eq!(message, json!({ "filesystem": { "overflow": true } }));
+    });
+}
+
 /// Runs alone in its process: it counts what the whole process holds.
 #[test]
 fn ten_thousand_watches_leave_nothing_behind() {
-    const ALONE: &str = "SANDHOLD_TEST_ALONE";
-    if std::env::var_os(ALONE).is_none() {
-        let status = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "ten_thousand_watches_leave_nothing_behind", "--nocapture"])
-            .env(ALONE, "1")
-            .status()
-            .unwrap();
-        assert!(status.success());
-        return;
+    if !is_alone() {
+        let command = std::process::Command::new(std::env::current_exe().unwrap());
+        return assert_passed(&alone(command, "ten_thousand_watches_leave_nothing_behind"));
     }
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
         let running = support::start(|config| config).await;

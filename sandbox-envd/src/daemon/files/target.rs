@@ -187,10 +187,10 @@ fn replace_content(
     let stat = file.metadata()?;
     if stat.is_file() {
         if length > stat.len() {
-            match rustix::fs::fallocate(&*file, FallocateFlags::KEEP_SIZE, 0, length) {
-                Err(error @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) => return Err(error.into()),
-                // Not every file system can reserve room.
-                _ => {}
+            let reserved = rustix::fs::fallocate(&*file, FallocateFlags::KEEP_SIZE, 0, length);
+            // Any other error means that this file system cannot reserve room.
+            if let Err(error @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) = reserved {
+                return Err(error.into());
             }
         }
         if stat.len() > 0 {

@@ -74,60 +74,48 @@ pub(super) async fn upload(
     Ok(plain::json(StatusCode::OK, &written))
 }
 
-/// Carries a body into a pipeline: one piece is written while the next is collected.
+/// Carries a body into a pipeline: one batch is written while the next is collected.
 async fn receive(
     begin: impl FnOnce() -> Result<Pipeline, Failure> + Send + 'static,
     mut body: Incoming,
     idle: Duration,
 ) -> Result<Vec<Written>, Failure> {
     let (mut batch, mut complete) = collect(&mut body, idle).await?;
-    let mut begin = Some(begin);
-    let mut pipeline = None;
-    loop {
-        let start = begin.take();
-        let ready: Option<Pipeline> = pipeline.take();
-        let pieces = std::mem::take(&mut batch);
-        let writing = tokio::task::spawn_blocking(move || {
-            let mut pipeline = match (ready, start) {
-                (Some(pipeline), _) => pipeline,
-                (None, Some(begin)) => begin()?,
-                (None, None) => return Err(Failure::interrupted()),
-            };
-            pieces.iter().try_for_each(|piece| pipeline.push(piece))?;
-            if complete { pipeline.finish().map(Progress::Done) } else { Ok(Progress::More(pipeline)) }
-        });
-        if complete {
-            return match writing.await.map_err(|_| Failure::interrupted())?? {
-                Progress::Done(written) => Ok(written),
-                Progress::More(_) => Err(Failure::interrupted()),
-            };
-        }
-        // A refusal (no room, a directory) is told at once, not after the rest of the body.
-        tokio::pin!(writing);
-        let next = collect(&mut body, idle);
-        tokio::pin!(next);
-        let written = tokio::select! {
-            next = &mut next => {
+    let mut stage = Stage::Begin(begin);
+    while !complete {
+        let mut writing = tokio::task::spawn_blocking(move || stage.write(&batch).map(Stage::Running));
+        let mut collecting = std::pin::pin!(collect(&mut body, idle));
+        tokio::select! {
+            next = &mut collecting => {
                 (batch, complete) = next?;
-                (&mut writing).await
+                stage = writing.await.map_err(|_| Failure::interrupted())??;
             }
+            // Whatever refuses the write (no room, a directory) is told before the rest arrives.
             written = &mut writing => {
-                if matches!(written, Ok(Ok(_))) {
-                    (batch, complete) = next.await?;
-                }
-                written
+                stage = written.map_err(|_| Failure::interrupted())??;
+                (batch, complete) = collecting.await?;
             }
-        };
-        match written.map_err(|_| Failure::interrupted())?? {
-            Progress::More(more) => pipeline = Some(more),
-            Progress::Done(written) => return Ok(written),
         }
     }
+    let finishing = tokio::task::spawn_blocking(move || stage.write(&batch)?.finish());
+    finishing.await.map_err(|_| Failure::interrupted())?
 }
 
-enum Progress {
-    More(Pipeline),
-    Done(Vec<Written>),
+/// A pipeline, or what begins it: that blocks too, so it is done together with the first write.
+enum Stage<B> {
+    Begin(B),
+    Running(Pipeline),
+}
+
+impl<B: FnOnce() -> Result<Pipeline, Failure>> Stage<B> {
+    fn write(self, batch: &[Bytes]) -> Result<Pipeline, Failure> {
+        let mut pipeline = match self {
+            Self::Begin(begin) => begin()?,
+            Self::Running(pipeline) => pipeline,
+        };
+        batch.iter().try_for_each(|piece| pipeline.push(piece))?;
+        Ok(pipeline)
+    }
 }
 
 /// Collects a batch of the body; says whether it is the last one.
@@ -201,16 +189,16 @@ impl Kind {
 
 /// From the bytes of a body to files.
 enum Pipeline {
-    Identity(Receiver),
+    Identity(Box<Receiver>),
     /// The decoder writes what it decodes straight on, so a small body that decodes to a huge one needs no
-    /// memory. Boxed: its window is large.
+    /// memory.
     Gzip(Box<MultiGzDecoder<Decoded>>),
 }
 
 impl Pipeline {
     fn new(encoding: Encoding, receiver: Receiver) -> Self {
         match encoding {
-            Encoding::Identity => Self::Identity(receiver),
+            Encoding::Identity => Self::Identity(Box::new(receiver)),
             Encoding::Gzip => Self::Gzip(Box::new(MultiGzDecoder::new(Decoded { receiver, failure: None }))),
         }
     }

@@ -43,7 +43,6 @@ fn describe_stat(path: &Path, stat: &Stat, actor: &Actor) -> EntryInfo {
         symlink_target: link_target
             .map(|target| target.unwrap_or_else(|_| PathBuf::from(path)).to_string_lossy().into_owned()),
         metadata: metadata::read(path).into_iter().collect(),
-        ..Default::default()
     }
 }
 

@@ -13,7 +13,7 @@ use crate::daemon::fs::{entry, ops};
 use crate::daemon::keepalive::{self, KeepAlive};
 use crate::daemon::state::State;
 use crate::daemon::watch::WatchOptions;
-use crate::messages::filesystem::watch_dir_response::{Event, KeepAlive as Ping, StartEvent};
+use crate::messages::filesystem::watch_dir_response::Event;
 use crate::messages::filesystem::{
     CreateWatcherRequest, CreateWatcherResponse, Filesystem, GetWatcherEventsRequest,
     GetWatcherEventsResponse, ListDirRequest, ListDirResponse, MakeDirRequest, MakeDirResponse, MoveRequest,
@@ -81,7 +81,7 @@ impl Filesystem for FilesystemService {
     ) -> ServiceResult<StatResponse> {
         let path = request.path.to_owned();
         let entry = self.run(&context, move |actor| ops::stat(actor, &path)).await?;
-        Response::ok(StatResponse { entry: entry.into(), ..Default::default() })
+        Response::ok(StatResponse { entry: entry.into() })
     }
 
     async fn make_dir(
@@ -91,7 +91,7 @@ impl Filesystem for FilesystemService {
     ) -> ServiceResult<MakeDirResponse> {
         let path = request.path.to_owned();
         let entry = self.run(&context, move |actor| ops::make_dir(actor, &path)).await?;
-        Response::ok(MakeDirResponse { entry: entry.into(), ..Default::default() })
+        Response::ok(MakeDirResponse { entry: entry.into() })
     }
 
     async fn r#move(
@@ -101,7 +101,7 @@ impl Filesystem for FilesystemService {
     ) -> ServiceResult<MoveResponse> {
         let (from, to) = (request.source.to_owned(), request.destination.to_owned());
         let entry = self.run(&context, move |actor| ops::rename(actor, &from, &to)).await?;
-        Response::ok(MoveResponse { entry: entry.into(), ..Default::default() })
+        Response::ok(MoveResponse { entry: entry.into() })
     }
 
     async fn list_dir(
@@ -111,7 +111,7 @@ impl Filesystem for FilesystemService {
     ) -> ServiceResult<ListDirResponse> {
         let (path, depth) = (request.path.to_owned(), request.depth);
         let entries = self.run(&context, move |actor| ops::list(actor, &path, depth)).await?;
-        Response::ok(ListDirResponse { entries, ..Default::default() })
+        Response::ok(ListDirResponse { entries })
     }
 
     async fn remove(
@@ -134,11 +134,10 @@ impl Filesystem for FilesystemService {
             recursive: request.recursive,
             include_entry: request.include_entry,
             allow_network_mounts: request.allow_network_mounts,
-            ..Default::default()
         };
         let options = self.watch_options(&context, request).await?;
         let watch = self.state.watchers.watch(options).await?;
-        let first = Some(Event::Start(Box::new(StartEvent::default())));
+        let first = Some(Event::Start(Box::default()));
         let events = stream::unfold((first, watch), |(first, watch)| async move {
             let event = match first {
                 Some(start) => start,
@@ -146,7 +145,7 @@ impl Filesystem for FilesystemService {
             };
             Some((Ok(answer(event)), (None, watch)))
         });
-        let ping = || Ok(answer(Event::Keepalive(Box::new(Ping::default()))));
+        let ping = || Ok(answer(Event::Keepalive(Box::default())));
         Response::stream_ok(KeepAlive::new(events, keepalive::interval(context.headers()), ping))
     }
 
@@ -157,7 +156,7 @@ impl Filesystem for FilesystemService {
     ) -> ServiceResult<CreateWatcherResponse> {
         let options = self.watch_options(&context, request.to_owned_message()).await?;
         let watcher_id = self.state.watchers.create(options).await?;
-        Response::ok(CreateWatcherResponse { watcher_id, ..Default::default() })
+        Response::ok(CreateWatcherResponse { watcher_id })
     }
 
     async fn get_watcher_events(
@@ -166,7 +165,7 @@ impl Filesystem for FilesystemService {
         request: ServiceRequest<'_, GetWatcherEventsRequest>,
     ) -> ServiceResult<GetWatcherEventsResponse> {
         let events = self.state.watchers.events(request.watcher_id)?;
-        Response::ok(GetWatcherEventsResponse { events, ..Default::default() })
+        Response::ok(GetWatcherEventsResponse { events })
     }
 
     async fn remove_watcher(
@@ -180,5 +179,5 @@ impl Filesystem for FilesystemService {
 }
 
 fn answer(event: Event) -> WatchDirResponse {
-    WatchDirResponse { event: Some(event), ..Default::default() }
+    WatchDirResponse { event: Some(event) }
 }

@@ -38,8 +38,11 @@ pub(crate) struct WatchOptions {
     /// Whether a network mount may be watched, whose remote changes stay unseen.
     pub(crate) allow_network_mounts: bool,
     /// Looks up the entry that goes along with an event. Default: events go without.
-    pub(crate) describe: Option<Box<dyn Fn(&Path) -> Option<EntryInfo> + Send>>,
+    pub(crate) describe: Option<Describe>,
 }
+
+/// Looks up the entry at a path. Blocks.
+pub(crate) type Describe = Box<dyn Fn(&Path) -> Option<EntryInfo> + Send>;
 
 /// The daemon's watchers.
 pub(crate) struct Watchers {

@@ -28,7 +28,6 @@ const LOCAL_FUSE: [&str; 3] = ["fuse.fuse-overlayfs", "fuseblk", "fuse.bindfs"];
 pub(super) fn is_network(path: &Path) -> io::Result<bool> {
     let stat = statfs(path)?;
     // The field is signed and 32 or 64 bits wide, depending on the machine; the constants are 32 bits.
-    #[expect(clippy::cast_sign_loss, clippy::unnecessary_cast, reason = "only the low 32 bits count")]
     let kind = stat.f_type as u64 & 0xFFFF_FFFF;
     if kind != FUSE {
         return Ok(NETWORK.contains(&kind));

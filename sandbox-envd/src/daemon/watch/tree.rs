@@ -97,12 +97,6 @@ impl Tree {
         self.watchers.remove(&id);
     }
 
-    /// Number of directories the kernel watches.
-    #[cfg(test)]
-    pub(super) fn kernel_watches(&self) -> usize {
-        self.dirs.len()
-    }
-
     /// Hands out the events that wait; says whether that were all of them.
     pub(super) fn read_events(&mut self) -> bool {
         let inotify = Arc::clone(&self.inotify);
@@ -140,10 +134,9 @@ impl Tree {
             // The directory is gone, and the kernel's watch with it.
             self.dirs.remove(&wd);
             for (id, relative) in interests {
-                if let Some(watcher) = self.watchers.get_mut(&id) {
-                    if watcher.dirs.get(&relative) == Some(&wd) {
-                        watcher.dirs.remove(&relative);
-                    }
+                let watcher = self.watchers.get_mut(&id);
+                if let Some(watcher) = watcher.filter(|watcher| watcher.dirs.get(&relative) == Some(&wd)) {
+                    watcher.dirs.remove(&relative);
                 }
             }
             return;
@@ -324,5 +317,90 @@ impl Tree {
             entry: entry.into(),
             ..Default::default()
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn tree() -> Tree {
+        let flags = inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC;
+        Tree::new(Arc::new(inotify::init(flags).unwrap()))
+    }
+
+    fn options(root: &Path) -> WatchOptions {
+        let root = root.to_owned();
+        WatchOptions { root, recursive: true, allow_network_mounts: false, describe: None }
+    }
+
+    fn names(queue: &Queue) -> Vec<String> {
+        queue.drain().into_iter().map(|event| event.name).collect()
+    }
+
+    #[test]
+    fn after_the_kernel_lost_events_everyone_is_told_and_new_directories_are_watched() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut tree, queues) = (tree(), [Arc::new(Queue::default()), Arc::new(Queue::default())]);
+        for queue in &queues {
+            tree.add(options(dir.path()), Arc::clone(queue)).unwrap();
+        }
+        let limit = fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").unwrap();
+        let files = ["a", "b"].map(|name| fs::File::create(dir.path().join(name)).unwrap());
+        for turn in 0..=limit.trim().parse::<usize>().unwrap() {
+            // Two names in turn, since the kernel folds equal events into one.
+            files[turn % 2].set_permissions(fs::Permissions::from_mode(0o600)).unwrap();
+        }
+        fs::create_dir_all(dir.path().join("unseen/deep")).unwrap();
+        while !tree.read_events() {}
+        for queue in &queues {
+            let told = queue.drain();
+            assert!(told.len() == 1 && told[0].overflow, "{told:?}");
+        }
+        fs::write(dir.path().join("unseen/deep/f"), "").unwrap();
+        while !tree.read_events() {}
+        for queue in &queues {
+            assert_eq!(names(queue), ["unseen/deep/f"]);
+        }
+    }
+
+    #[test]
+    fn watchers_share_the_kernels_watches_and_the_last_one_frees_them() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir_all(dir.path().join("a/b")).unwrap();
+        let mut tree = tree();
+        let all = Arc::new(Queue::default());
+        let inner = Arc::new(Queue::default());
+        let first = tree.add(options(dir.path()), Arc::clone(&all)).unwrap();
+        let second = tree.add(options(&dir.path().join("a")), Arc::clone(&inner)).unwrap();
+        assert_eq!(tree.dirs.len(), 3);
+        fs::write(dir.path().join("a/b/f"), "").unwrap();
+        while !tree.read_events() {}
+        assert_eq!((names(&all), names(&inner)), (vec!["a/b/f".into()], vec!["b/f".into()]));
+        tree.remove(first);
+        assert_eq!(tree.dirs.len(), 2);
+        fs::remove_file(dir.path().join("a/b/f")).unwrap();
+        while !tree.read_events() {}
+        assert_eq!((names(&all), names(&inner)), (vec![], vec!["b/f".into()]));
+        tree.remove(second);
+        assert!(tree.dirs.is_empty() && tree.watchers.is_empty());
+    }
+
+    #[test]
+    fn a_removed_directory_frees_its_watch() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut tree = tree();
+        let queue = Arc::new(Queue::default());
+        let id = tree.add(options(dir.path()), Arc::clone(&queue)).unwrap();
+        for _ in 0..3 {
+            fs::create_dir_all(dir.path().join("a/b")).unwrap();
+            while !tree.read_events() {}
+            assert_eq!((tree.dirs.len(), tree.watchers[&id].dirs.len()), (3, 3));
+            fs::remove_dir_all(dir.path().join("a")).unwrap();
+            while !tree.read_events() {}
+            assert_eq!((tree.dirs.len(), tree.watchers[&id].dirs.len()), (1, 1));
+        }
     }
 }
