@@ -28,7 +28,8 @@ impl fmt::Debug for dyn PortStream {
 ///
 /// # Errors
 /// Every method: [`crate::ErrorKind::Gone`] when the provider says that the sandbox does not exist any more,
-/// [`crate::ErrorKind::Unavailable`] when it cannot be reached (nothing is said about its existence then), and
+/// [`crate::ErrorKind::InvalidState`] with reason [`crate::REASON_PAUSED`] while it is paused or stopped (nothing was sent
+/// then), [`crate::ErrorKind::Unavailable`] when it cannot be reached (nothing is said about its existence then), and
 /// [`crate::ErrorKind::OutcomeUnknown`] when a call that changes something was sent and its answer was lost.
 #[async_trait]
 pub trait SandboxHandle: fmt::Debug + Send + Sync + 'static {

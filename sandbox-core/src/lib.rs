@@ -9,6 +9,7 @@
 
 mod acquire;
 mod capabilities;
+mod clock;
 mod decorators;
 mod error;
 mod exec;
@@ -33,6 +34,7 @@ pub use acquire::{
     OnSetupFailure, OnSpecConflict, ReplaceWhenGone, Sandboxes, SetupState,
 };
 pub use capabilities::Capabilities;
+pub use clock::BootTime;
 pub use decorators::{Limited, Traced, WithTimeout};
 pub use error::{Error, ErrorKind, Outcome, Result};
 pub use exec::{

@@ -132,50 +132,69 @@ impl ByteStream {
     }
 }
 
-/// A body that can be handed out again as long as nothing was read from it.
-pub(crate) struct Lent(Arc<Mutex<Option<ByteStream>>>);
+/// How much of a body is kept to be sent again: what a refusal that comes while the body is under way may have cost.
+const REPLAY_LIMIT: usize = 4 * 1024 * 1024;
+
+/// A body that can be sent a second time, as long as no more than [`REPLAY_LIMIT`] was read from it.
+pub(crate) struct Lent(Arc<Mutex<Lending>>);
+
+struct Lending {
+    body: ByteStream,
+    /// What was read so far; `None` once that was too much to keep.
+    read: Option<Vec<Bytes>>,
+    kept: usize,
+}
+
+struct Borrowed {
+    lending: Arc<Mutex<Lending>>,
+    next: usize,
+}
 
 impl ByteStream {
     pub(crate) fn lend(self) -> Lent {
-        Lent(Arc::new(Mutex::new(Some(self))))
+        Lent(Arc::new(Mutex::new(Lending { body: self, read: Some(Vec::new()), kept: 0 })))
     }
 }
 
 impl Lent {
-    /// Returns a stream that takes the body at its first poll. One that comes too late fails and sends nothing.
+    /// Returns the body from its beginning.
     pub(crate) fn borrow(&self) -> ByteStream {
-        struct Borrowed {
-            lent: Arc<Mutex<Option<ByteStream>>>,
-            body: Option<ByteStream>,
-        }
-        impl Stream for Borrowed {
-            type Item = Result<Bytes>;
-            fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-                if self.body.is_none() {
-                    let taken = self.lent.lock().unwrap_or_else(PoisonError::into_inner).take();
-                    let spent = || Err(Error::new(ErrorKind::InvalidState, "the body was read before"));
-                    self.body = Some(taken.unwrap_or_else(|| ByteStream::new(Once(Some(spent())))));
-                }
-                match &mut self.body {
-                    Some(body) => Pin::new(body).poll_next(cx),
-                    None => Poll::Ready(None),
-                }
-            }
-        }
-        ByteStream::new(Borrowed { lent: Arc::clone(&self.0), body: None })
+        ByteStream::new(Borrowed { lending: Arc::clone(&self.0), next: 0 })
     }
 }
 
-/// A stream of one item.
-struct Once<T>(Option<T>);
+impl Stream for Borrowed {
+    type Item = Result<Bytes>;
 
-impl<T> Unpin for Once<T> {}
-
-impl<T> Stream for Once<T> {
-    type Item = T;
-
-    fn poll_next(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<Option<T>> {
-        Poll::Ready(self.get_mut().0.take())
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let lending = Arc::clone(&self.lending);
+        let mut lending = lending.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(read) = &lending.read else {
+            return if self.next == usize::MAX {
+                Pin::new(&mut lending.body).poll_next(cx)
+            } else {
+                let message = "too much of the body was read to send it again; write it once more";
+                Poll::Ready(Some(Err(Error::new(ErrorKind::InvalidState, message))))
+            };
+        };
+        if let Some(chunk) = read.get(self.next) {
+            let chunk = chunk.clone();
+            self.next += 1;
+            return Poll::Ready(Some(Ok(chunk)));
+        }
+        let polled = Pin::new(&mut lending.body).poll_next(cx);
+        if let Poll::Ready(Some(Ok(chunk))) = &polled {
+            lending.kept += chunk.len();
+            if lending.kept > REPLAY_LIMIT {
+                // This reader is at the end of what was kept and goes on; nobody can begin again.
+                lending.read = None;
+                self.next = usize::MAX;
+            } else if let Some(read) = &mut lending.read {
+                read.push(chunk.clone());
+                self.next += 1;
+            }
+        }
+        polled
     }
 }
 

@@ -1,7 +1,7 @@
 //! Creating: intent before the call, unknown outcomes settled, contenders without a shared registry compared.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -105,7 +105,7 @@ impl Acquisition {
                 return Err(error);
             }
             tracing::warn!(key = %self.key, %error, "the answer of a create was lost; looking for its sandbox");
-            match self.settle(&record).await? {
+            match self.settle(&record, sent_at).await? {
                 Some(info) => return self.adopt(record, info, lease).await,
                 // The same attempt again yields the same sandbox, whether the lost call is done, under way or never came.
                 None if idempotent && sends < MAX_SENDS => {}
@@ -174,14 +174,15 @@ impl Acquisition {
     ///
     /// Absence counts only from a complete listing that began after the longest create could have become visible, or at
     /// once where the same attempt may be sent again.
-    pub(super) async fn settle(&self, record: &Record) -> Result<Option<SandboxInfo>> {
+    pub(super) async fn settle(&self, record: &Record, since: Instant) -> Result<Option<SandboxInfo>> {
         self.stage.settle(&record.attempt);
         let capabilities = self.home.provider.capabilities();
         let mut pause = SETTLE_POLL.0;
         loop {
-            let age = SystemTime::now().duration_since(record.phase_since).unwrap_or_default();
             let provable = capabilities.idempotent_create
-                || capabilities.create_settle.is_some_and(|settle| age > self.options.call_deadline + settle);
+                || capabilities
+                    .create_settle
+                    .is_some_and(|settle| since.elapsed() > self.options.call_deadline + settle);
             let query = FindQuery::Key {
                 owner: record.owner.clone(),
                 key: record.key.clone(),

@@ -3,13 +3,15 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use tokio::time::Instant;
+
 use super::flight::{Stage, spec_conflict};
 use super::{AcquireOptions, Acquired, Home, How, Leased, OnSpecConflict, ReplaceWhenGone};
 use crate::hooks::Hooks;
 use crate::registry::{Lease, Phase, Record};
 use crate::{
-    ConnectOptions, Connection, Error, ErrorKind, FindQuery, Generation, Key, Memory, Outcome, Result,
-    SandboxId, SandboxInfo, SandboxProviderExt as _, SandboxState,
+    ConnectOptions, Connection, Error, ErrorKind, FindQuery, Key, Memory, Outcome, Result, SandboxId,
+    SandboxInfo, SandboxProviderExt as _, SandboxState,
 };
 
 /// The reason of the error after which an acquisition begins again.
@@ -106,7 +108,7 @@ impl Acquisition {
             return Ok(None);
         }
         self.stage.enter("connect");
-        match self.connect(&id, &record.generation).await? {
+        match self.connect(&info).await? {
             Some(connection) => {
                 let how = how_connected(connection.resumed);
                 let found = Found { record, connection, how, duplicates: Vec::new() };
@@ -176,7 +178,7 @@ impl Acquisition {
                 None => self.record_of(&info)?,
             };
             self.stage.enter("connect");
-            if let Some(connection) = self.connect(&id, &present.generation).await? {
+            if let Some(connection) = self.connect(&info).await? {
                 return self.attached(present, connection, Vec::new(), lease).await;
             }
         }
@@ -208,7 +210,7 @@ impl Acquisition {
         }
         // A fresh id may not be listed yet.
         let visible = self.home.provider.capabilities().list_visibility.unwrap_or_default();
-        let age = SystemTime::now().duration_since(record.phase_since).unwrap_or_default();
+        let age = record.phase_age();
         if age < visible {
             tokio::time::sleep(visible - age).await;
             if let Some(info) = self.home.provider.find_id(id).await? {
@@ -251,18 +253,14 @@ impl Acquisition {
     }
 
     /// Connects; `None` when the provider says that it is gone after all.
-    pub(super) async fn connect(
-        &self,
-        id: &SandboxId,
-        generation: &Generation,
-    ) -> Result<Option<Connection>> {
-        let mut options = ConnectOptions::default()
-            .with_generation(generation.clone())
-            .with_deadline(self.options.call_deadline);
+    pub(super) async fn connect(&self, info: &SandboxInfo) -> Result<Option<Connection>> {
+        let mut options = ConnectOptions::default().with_deadline(self.options.call_deadline);
+        // One that was made elsewhere carries no generation to check.
+        options.generation = info.tags.as_ref().map(|tags| tags.generation.clone());
         if let Some(lease) = self.options.spec.lease {
             options = options.with_lease(lease);
         }
-        match self.home.provider.connect_opts(id, options).await {
+        match self.home.provider.connect_opts(&info.id, options).await {
             Ok(connection) => Ok(Some(connection)),
             Err(error) if error.kind() == ErrorKind::Gone => Ok(None),
             Err(error) => Err(error),
@@ -334,7 +332,7 @@ impl Acquisition {
             fresh.abandoned = record.abandoned;
         }
         self.stage.enter("connect");
-        match self.connect(&chosen.id, &fresh.generation).await? {
+        match self.connect(&chosen).await? {
             Some(connection) => self.attached(fresh, connection, duplicates, lease).await,
             None => Err(self
                 .error(ErrorKind::Unavailable, "the sandbox was listed and then gone; acquire again")
@@ -372,7 +370,9 @@ impl Acquisition {
 
     /// Takes over an open create: its sandbox is adopted, or its absence is proven.
     async fn settle_and_go_on(&self, mut record: Record, lease: Lease) -> Result<Acquired> {
-        match self.settle(&record).await? {
+        // How old the create is counts only as far as it is known for sure.
+        let since = Instant::now().checked_sub(record.phase_age()).unwrap_or_else(Instant::now);
+        match self.settle(&record, since).await? {
             Some(info) => self.adopt(record, info, lease).await,
             None if self.home.provider.capabilities().idempotent_create => {
                 self.send_create(record, None, lease).await
@@ -393,7 +393,7 @@ impl Acquisition {
     ) -> Result<Acquired> {
         self.check_owner(&info, None)?;
         self.stage.enter("connect");
-        let Some(connection) = self.connect(&info.id, &record.generation).await? else {
+        let Some(connection) = self.connect(&info).await? else {
             return Err(self
                 .error(ErrorKind::Unavailable, "the created sandbox was found and then gone; acquire again")
                 .with_context("id", info.id)

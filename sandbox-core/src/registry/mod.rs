@@ -14,7 +14,7 @@ use tokio::time::Instant;
 pub use file::FileRegistry;
 pub use memory::MemoryRegistry;
 
-use crate::{Attempt, Error, ErrorKind, Generation, Key, Owner, Result, SandboxId, SandboxSpec};
+use crate::{Attempt, BootTime, Error, ErrorKind, Generation, Key, Owner, Result, SandboxId, SandboxSpec};
 
 /// How far a registry reaches: who can meet in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -83,8 +83,10 @@ pub struct Record {
     pub attempt: Attempt,
     /// What it is going through.
     pub phase: Phase,
-    /// When the phase was entered, by the writer's clock.
+    /// When the phase was entered, by the writer's clock: for people.
     pub phase_since: SystemTime,
+    /// When the phase was entered, since the writer's boot: for waits, which no setting of a clock may shorten.
+    pub phase_since_boot: Option<BootTime>,
     /// How it was to be made.
     pub spec: SandboxSpec,
     /// The version of the setup hook that completed; `None` until one has, and no acquire has returned it before that.
@@ -117,6 +119,7 @@ impl Record {
             attempt: Attempt::random()?,
             phase: Phase::Creating,
             phase_since: SystemTime::now(),
+            phase_since_boot: BootTime::now(),
             spec,
             setup_done: None,
             abandoned: Vec::new(),
@@ -127,6 +130,13 @@ impl Record {
     pub fn enter(&mut self, phase: Phase) {
         self.phase = phase;
         self.phase_since = SystemTime::now();
+        self.phase_since_boot = BootTime::now();
+    }
+
+    /// Returns how long the phase has lasted; zero when that is not known for sure.
+    #[must_use]
+    pub fn phase_age(&self) -> Duration {
+        self.phase_since_boot.as_ref().and_then(BootTime::elapsed).unwrap_or_default()
     }
 
     /// Gives the present attempt up, and forgets the ones that are old enough.

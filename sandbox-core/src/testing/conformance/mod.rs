@@ -23,7 +23,7 @@ pub use stage::{Fixture, Stage, eventually, run, within};
 /// The calling crate needs `tokio` with the features `macros` and `rt-multi-thread`. For several fixtures in one file put
 /// each call into a module of its own.
 ///
-/// ```ignore
+/// ```text
 /// sandhold_core::provider_conformance!(my_provider);
 /// sandhold_core::provider_conformance!(my_provider, verbs, files);
 /// ```

@@ -48,9 +48,12 @@ impl FakeHandle {
                 return Err(machine.gone_error());
             }
             if !life.is_running() {
-                // As the path to a real one: it says that nobody answers, and not why.
-                return Err(Error::new(ErrorKind::Unavailable, "nothing answers inside the sandbox")
-                    .with_context("sandbox", &machine.id));
+                return Err(Error::new(
+                    ErrorKind::InvalidState,
+                    "the sandbox does not run; connect to it first",
+                )
+                .with_reason(crate::REASON_PAUSED)
+                .with_context("sandbox", &machine.id));
             }
             if let Some(user) = user
                 && user != "root"
