@@ -1,4 +1,5 @@
 //! The rules of acquire, over the scriptable fake: what happened is counted at the provider's side.
+#![allow(clippy::unwrap_used, reason = "helpers of tests: a broken rule panics")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

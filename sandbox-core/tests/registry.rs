@@ -1,4 +1,5 @@
 //! The rules of every registry, over each of them.
+#![allow(clippy::unwrap_used, reason = "helpers of tests: a broken rule panics")]
 
 use std::sync::Arc;
 use std::time::Duration;
