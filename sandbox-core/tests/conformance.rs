@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use sandhold_core::testing::conformance::Fixture;
 use sandhold_core::testing::{FakeOptions, FakeProvider};
-use sandhold_core::{Limited, SandboxProvider, Traced, WithTimeout};
+use sandhold_core::{Limited, ProcessSpec, SandboxProvider, Traced, WithTimeout};
 
 type Wrap = fn(FakeProvider) -> Arc<dyn SandboxProvider>;
 
@@ -30,6 +30,10 @@ impl Fixture for Fake {
     async fn fresh_provider(&self) -> Arc<dyn SandboxProvider> {
         (self.wrap)(self.cloud.clone())
     }
+
+    fn echo_server(&self, port: u16) -> ProcessSpec {
+        ProcessSpec::argv("listen", [port.to_string()])
+    }
 }
 
 macro_rules! over {
@@ -41,7 +45,7 @@ macro_rules! over {
                 Fake::new($options, $wrap)
             }
 
-            sandhold_core::provider_conformance!(fixture, verbs);
+            sandhold_core::provider_conformance!(fixture, verbs, commands, files, watch, ports, ending);
         }
     )+};
 }

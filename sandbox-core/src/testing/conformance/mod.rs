@@ -5,8 +5,14 @@
 
 #![allow(clippy::unwrap_used, reason = "rules are test bodies: a broken one panics")]
 
+pub mod commands;
+pub mod ending;
+pub mod files;
+pub mod ports;
+pub mod processes;
 mod stage;
 pub mod verbs;
+pub mod watch;
 
 pub use stage::{Fixture, Stage, eventually, run, within};
 
@@ -19,6 +25,12 @@ pub use stage::{Fixture, Stage, eventually, run, within};
 /// | group | what the rules are about | what they need in the sandbox |
 /// |---|---|---|
 /// | `verbs` | find, connect, create, list, pause, destroy, leases | `true`, `sleep` |
+/// | `commands` | exits, input, variables, attach, kept output | `cat`, `echo`, `printenv`, `sleep`, `sh` |
+/// | `processes` | exact bytes, trees, deadlines, terminals | a real `/bin/sh`, `/proc`, the usual programs |
+/// | `files` | read, write, list, rename, remove, metadata | |
+/// | `watch` | events of directories | |
+/// | `ports` | `dial` | an echo server, see [`Fixture::echo_server`](crate::testing::conformance::Fixture::echo_server) |
+/// | `ending` | what callers hear when a sandbox is destroyed under them | `sleep` |
 ///
 /// The calling crate needs `tokio` with the features `macros` and `rt-multi-thread`. For several fixtures in one file put
 /// each call into a module of its own.
@@ -30,7 +42,7 @@ pub use stage::{Fixture, Stage, eventually, run, within};
 #[macro_export]
 macro_rules! provider_conformance {
     ($fixture:path) => {
-        $crate::provider_conformance!($fixture, verbs);
+        $crate::provider_conformance!($fixture, verbs, commands, processes, files, watch, ports, ending);
     };
     ($fixture:path, $($group:ident),+ $(,)?) => {
         $($crate::provider_conformance!(@ $group $fixture);)+
@@ -78,6 +90,97 @@ macro_rules! provider_conformance {
             dropping_a_handle_leaves_the_sandbox_alone,
         );
     };
+    (@ commands $fixture:path) => {
+        $crate::provider_conformance!(@@ commands $fixture:
+            an_exit_code_is_a_result,
+            a_death_by_signal_has_its_own_field,
+            stdin_is_closed_unless_asked_for,
+            stdin_stays_open_until_it_is_closed,
+            large_input_arrives_whole,
+            a_missing_working_directory_is_invalid_argument,
+            an_unknown_program_is_invalid_argument,
+            nul_and_equals_are_refused_and_named,
+            a_command_as_an_unknown_user_is_unauthenticated,
+            variables_of_a_process_win_over_those_of_the_sandbox,
+            a_foreground_deadline_is_a_result,
+            a_cancelled_foreground_command_is_killed,
+            a_dropped_process_runs_on_and_is_attached_by_pid_and_tag,
+            attach_to_an_unknown_process_is_not_found,
+            processes_lists_what_runs,
+            kept_output_is_replayed_after_the_exit,
+            a_running_process_is_not_released,
+            replay_without_the_capability_is_unsupported,
+        );
+    };
+    (@ ending $fixture:path) => {
+        $crate::provider_conformance!(@@ ending $fixture:
+            destroy_ends_foreground_commands_with_gone,
+            destroy_ends_followed_processes_with_gone,
+            destroy_ends_a_watch_with_gone,
+            destroy_never_shortens_a_read,
+            concurrent_destroys_all_succeed,
+        );
+    };
+    (@ files $fixture:path) => {
+        $crate::provider_conformance!(@@ files $fixture:
+            a_file_is_read_as_it_was_written,
+            a_large_file_is_exact,
+            ranges_are_exact,
+            a_write_makes_its_parents,
+            an_overwrite_leaves_nothing_of_the_old_content,
+            a_body_that_breaks_fails_the_write_with_its_own_error,
+            relative_paths_start_at_the_home,
+            strange_names_are_kept,
+            a_path_with_a_nul_byte_is_invalid_argument,
+            a_listing_is_depth_first_and_sorted,
+            stat_tells_the_facts,
+            a_rename_moves_files_and_directories,
+            a_remove_takes_everything_and_a_missing_one_is_fine,
+            make_dir_makes_parents_and_says_when_it_is_there,
+            a_missing_path_is_not_found,
+            a_path_of_the_wrong_type_is_invalid_argument,
+            file_metadata_is_kept_until_the_next_write,
+            a_file_call_as_an_unknown_user_is_unauthenticated,
+        );
+    };
+    (@ ports $fixture:path) => {
+        $crate::provider_conformance!(@@ ports $fixture:
+            a_port_inside_is_reached_from_outside,
+            a_closed_port_is_not_found_with_a_reason,
+            dial_without_the_capability_is_unsupported,
+        );
+    };
+    (@ processes $fixture:path) => {
+        $crate::provider_conformance!(@@ processes $fixture:
+            arguments_arrive_byte_for_byte,
+            variables_arrive_byte_for_byte,
+            the_two_output_streams_are_told_apart,
+            a_process_that_kills_itself_died_by_that_signal,
+            output_is_complete_before_the_exit,
+            multibyte_output_is_exact,
+            a_background_child_does_not_delay_the_exit,
+            a_background_child_is_not_killed_by_its_output,
+            a_kill_reaches_the_whole_tree,
+            a_deadline_kills_the_tree_and_keeps_the_output,
+            a_deadline_asks_politely_first,
+            a_deadline_holds_without_its_caller,
+            a_replay_that_follows_has_no_gap,
+            kept_output_has_a_cap_and_counts_what_it_dropped,
+            a_terminal_echoes_and_is_resized,
+            an_interrupt_typed_into_a_terminal_arrives,
+            a_signal_by_pid_or_tag_ends_the_tree,
+        );
+    };
+    (@ watch $fixture:path) => {
+        $crate::provider_conformance!(@@ watch $fixture:
+            a_watch_sees_creates_writes_renames_and_removes,
+            a_plain_watch_does_not_see_what_is_below,
+            a_recursive_watch_sees_new_directories,
+            a_recursive_watch_sees_files_made_at_once_with_their_directory,
+            events_carry_entries_where_asked_for,
+            a_watch_of_a_missing_or_wrong_path_is_refused,
+        );
+    };
     (@@ $group:ident $fixture:path: $($rule:ident),+ $(,)?) => {$(
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn $rule() {
@@ -96,7 +199,15 @@ mod tests {
     #[test]
     fn every_rule_is_listed_in_the_macro() {
         let listed = include_str!("mod.rs");
-        for source in [include_str!("verbs.rs")] {
+        for source in [
+            include_str!("commands.rs"),
+            include_str!("ending.rs"),
+            include_str!("files.rs"),
+            include_str!("ports.rs"),
+            include_str!("processes.rs"),
+            include_str!("verbs.rs"),
+            include_str!("watch.rs"),
+        ] {
             let rules: Vec<_> = source
                 .lines()
                 .filter_map(|line| line.strip_prefix("pub async fn "))

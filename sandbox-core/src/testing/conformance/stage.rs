@@ -30,6 +30,22 @@ pub trait Fixture: Send + Sync + 'static {
         SandboxSpec::default()
     }
 
+    /// Returns a program that listens on a port of the loopback, says a line when it does, and echoes on every
+    /// connection until it is killed. Default a few lines for `python3`; the rule is skipped aloud where it is not there.
+    fn echo_server(&self, port: u16) -> ProcessSpec {
+        let script = format!(
+            "import socketserver\n\
+             class Echo(socketserver.BaseRequestHandler):\n\
+             \x20   def handle(self):\n\
+             \x20       while data := self.request.recv(65536): self.request.sendall(data)\n\
+             socketserver.ThreadingTCPServer.allow_reuse_address = True\n\
+             server = socketserver.ThreadingTCPServer(('127.0.0.1', {port}), Echo)\n\
+             print('listening', flush=True)\n\
+             server.serve_forever()\n"
+        );
+        ProcessSpec::argv("python3", ["-c".to_owned(), script])
+    }
+
     /// Says what is missing on this machine; every rule is then skipped aloud. Default nothing.
     fn lacks(&self) -> Option<String> {
         None
@@ -94,6 +110,12 @@ impl Stage {
     #[must_use]
     pub fn spec(&self) -> SandboxSpec {
         self.fixture.spec()
+    }
+
+    /// Returns the fixture's echo server.
+    #[must_use]
+    pub fn echo_server(&self, port: u16) -> ProcessSpec {
+        self.fixture.echo_server(port)
     }
 
     /// Draws tags for a key of this rule.
