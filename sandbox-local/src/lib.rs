@@ -1,1 +1,33 @@
-//! sandhold-local
+//! The embedded default provider: sandboxes made of isolated processes on this machine.
+//!
+//! A sandbox is two processes of the program `sandhold-helper`: a monitor outside, and a daemon that is PID 1
+//! inside. Both outlive the program that asked for them. What a sandbox is stands in its directory, so that any
+//! later process finds it there and finishes what another one left.
+
+mod base;
+mod cgroup;
+mod channel;
+mod cleanup;
+mod control;
+mod failure;
+mod filter;
+mod freezer;
+mod helper;
+mod idmap;
+mod init;
+mod monitor;
+mod record;
+mod rootfs;
+mod state_dir;
+mod sys;
+mod workload;
+
+pub use cgroup::FreezerTier;
+pub use cleanup::{Found, recover};
+pub use control::{Changed, Info, Isolation, LeaseRequest, State, UsersTier};
+pub use failure::{Failure, FailureKind};
+pub use helper::{helper_main, init};
+pub use idmap::choose as choose_ids;
+pub use record::{Bind, EndReason, Ended, Expiry, IdMap, Limits, Network, Phase, Record, Spec, Upper, User};
+pub use rootfs::UsrTier;
+pub use state_dir::StateDir;

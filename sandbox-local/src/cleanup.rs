@@ -1,0 +1,333 @@
+//! Removing what a sandbox leaves behind, also after its monitor was killed.
+
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use serde::{Deserialize, Serialize};
+
+use crate::failure::{Doing, Failure, FailureKind};
+use crate::record::{
+    ENDED, EndReason, Ended, IdMap, Phase, RECORD, RUNTIME, Record, Runtime, read_json, write_durable,
+};
+use crate::{cgroup, idmap, sys};
+
+/// Held by the monitor of a sandbox for its whole life.
+pub(crate) const MONITOR_LOCK: &str = "monitor.lock";
+
+/// What in the directory of a sandbox may belong to ids of the inside.
+const INSIDE: [&str; 2] = ["upper", "work"];
+
+/// How long a killed sandbox may take to go.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How far a sandbox is, found out by looking.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Found {
+    /// A monitor runs it.
+    Running,
+    /// Nothing runs and its files are there.
+    Stopped,
+    /// It ended, and only the reason is left.
+    Ended(EndReason),
+    /// Nothing is left.
+    Gone,
+}
+
+/// Tries to take the lock of the monitor; `None` while another process has it.
+pub(crate) fn lock_monitor(dir: &Path) -> Result<Option<OwnedFd>, Failure> {
+    let path = dir.join(MONITOR_LOCK);
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
+    let file =
+        rustix::fs::open(&path, flags, Mode::from_raw_mode(0o600)).doing("open the lock of the monitor")?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(file)),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+        Err(error) => Err(Failure::os("lock the monitor", error)),
+    }
+}
+
+/// Finishes the work of a monitor that is gone, and says how far the sandbox in `dir` is.
+///
+/// Does nothing while a monitor runs. Kills what is left of a sandbox whose monitor was killed, removes its control
+/// groups, and its files too if its end was decided. Blocks; may be called at any time and any number of times. Files
+/// that belong to ids of the inside are removed by a process of the same id map, so that the caller must have one
+/// thread: from other programs run `sandhold-helper local recover --dir DIR`.
+///
+/// # Errors
+/// Those of the file system, and [`FailureKind::Unexpected`] if processes do not die.
+pub fn recover(dir: &Path) -> Result<Found, Failure> {
+    if !dir.is_dir() {
+        return Ok(Found::Gone);
+    }
+    let Some(lock) = lock_monitor(dir)? else { return Ok(Found::Running) };
+    let found = settle(dir, None);
+    drop(lock);
+    found
+}
+
+/// Ends all processes of the sandbox in `dir` and keeps its files.
+///
+/// Blocks; the same holds for the caller as for [`recover`].
+///
+/// # Errors
+/// Those of [`recover`].
+pub(crate) fn stop(dir: &Path) -> Result<Found, Failure> {
+    if !dir.is_dir() {
+        return Ok(Found::Gone);
+    }
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(lock) = lock_monitor(dir)? {
+            let found = settle(dir, None);
+            drop(lock);
+            return found;
+        }
+        // The monitor takes it from here; a sandbox that is only being started has nothing to kill yet.
+        if let Ok(runtime) = read_json::<Runtime>(&dir.join(RUNTIME))
+            && runtime.boot_id == boot_id()
+        {
+            if let Some(init) = init_of(&runtime) {
+                let _ = pidfd_send_signal(&init, Signal::KILL);
+            }
+            cgroup::thaw_and_kill(&runtime.cgroups);
+        }
+        if Instant::now() > deadline {
+            return Err(Failure::new(
+                FailureKind::Unexpected,
+                "the monitor of the sandbox does not end; try again",
+            ));
+        }
+        std::thread::sleep(Duration::from_micros(500));
+    }
+}
+
+/// Decides that the sandbox in `dir` ends, ends it, and removes everything of it.
+///
+/// Blocks; the same holds for the caller as for [`recover`]. Once the decision is on disk, any later call finishes it.
+///
+/// # Errors
+/// Those of [`recover`].
+pub(crate) fn destroy(dir: &Path) -> Result<Found, Failure> {
+    match Record::load(dir) {
+        Ok(mut record) if record.phase != Phase::Destroying => {
+            record.phase = Phase::Destroying;
+            record.save(dir)?;
+        }
+        Err(error) if error.kind != FailureKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let found = stop(dir)?;
+    if let Found::Ended(_) = found {
+        // The reason of an end that came before: nobody is to be told any more.
+        remove_tree(dir).doing(format_args!("remove {}", dir.display()))?;
+    }
+    Ok(found)
+}
+
+/// Kills, removes and records whatever the state of `dir` asks for. The caller holds the lock of the monitor.
+pub(crate) fn settle(dir: &Path, ended: Option<EndReason>) -> Result<Found, Failure> {
+    kill_leftovers(dir)?;
+    if let Ok(ended) = read_json::<Ended>(&dir.join(ENDED)) {
+        remove_files(dir, ended.reason)?;
+        return Ok(Found::Ended(ended.reason));
+    }
+    let record = match Record::load(dir) {
+        Ok(record) => record,
+        // A directory without a record was never acknowledged to anybody.
+        Err(error) if error.kind == FailureKind::NotFound => {
+            remove_tree(dir).doing(format_args!("remove {}", dir.display()))?;
+            return Ok(Found::Gone);
+        }
+        Err(error) => return Err(error),
+    };
+    let reason = match (ended, record.phase) {
+        (_, Phase::Destroying) => EndReason::Destroyed,
+        (Some(reason), Phase::Live) => reason,
+        (None, Phase::Live) => return Ok(Found::Stopped),
+    };
+    write_durable(&dir.join(ENDED), &Ended { reason })?;
+    remove_files(dir, reason)?;
+    Ok(Found::Ended(reason))
+}
+
+/// Kills the processes of an earlier run and removes its control groups.
+pub(crate) fn kill_leftovers(dir: &Path) -> Result<(), Failure> {
+    let path = dir.join(RUNTIME);
+    let runtime: Runtime = match read_json(&path) {
+        Ok(runtime) => runtime,
+        Err(error) if error.kind == FailureKind::NotFound => return Ok(()),
+        // It was being written when the machine went down: nothing of it runs.
+        Err(_) => Runtime::default(),
+    };
+    if runtime.boot_id == boot_id() {
+        let init = init_of(&runtime);
+        if let Some(init) = &init {
+            let _ = pidfd_send_signal(init, Signal::KILL);
+        }
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            // Again and again: what was frozen between fork and exec may only now be there to be killed.
+            cgroup::thaw_and_kill(&runtime.cgroups);
+            let init_gone = match &init {
+                Some(init) => wait_readable(init, Duration::from_millis(2))?,
+                None => true,
+            };
+            if init_gone && cgroup::remove(&runtime.cgroups) {
+                break;
+            }
+            if Instant::now() > deadline {
+                return Err(Failure::new(
+                    FailureKind::Unexpected,
+                    "processes of the sandbox do not die; try again",
+                ));
+            }
+            if init_gone {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+    fs::remove_file(&path).doing("remove the record of the run")
+}
+
+/// Opens PID 1 of a run, if it is still that one.
+fn init_of(runtime: &Runtime) -> Option<OwnedFd> {
+    let pid = Pid::from_raw(runtime.init)?;
+    let init = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+    // The start time is compared after the descriptor was opened, so it is that of the process behind it.
+    (started(pid) == Some(runtime.init_started)).then_some(init)
+}
+
+/// Returns the start time of a process in clock ticks since boot.
+pub(crate) fn started(pid: Pid) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
+    // The name, in parentheses, may itself hold spaces and parentheses. The start time is field 22.
+    text.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+}
+
+/// Returns the id of this boot of the host.
+pub(crate) fn boot_id() -> String {
+    fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
+}
+
+/// Waits until a descriptor is readable; false at the end of `patience`.
+pub(crate) fn wait_readable(fd: &OwnedFd, patience: Duration) -> Result<bool, Failure> {
+    let mut fds = [PollFd::new(fd, PollFlags::IN)];
+    let patience =
+        rustix::time::Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: patience.subsec_nanos().into() };
+    match poll(&mut fds, Some(&patience)) {
+        Ok(ready) => Ok(ready > 0),
+        Err(rustix::io::Errno::INTR) => Ok(false),
+        Err(error) => Err(Failure::os("wait", error)),
+    }
+}
+
+/// Removes the files of a sandbox that ended. After its lease ran out the reason stays behind.
+fn remove_files(dir: &Path, reason: EndReason) -> Result<(), Failure> {
+    if let Ok(record) = Record::load(dir) {
+        if let IdMap::Ranges { .. } = record.spec.ids {
+            remove_inside(dir, &record.spec.ids)?;
+        }
+        for entry in fs::read_dir(dir).doing("list the sandbox")? {
+            let entry = entry.doing("list the sandbox")?;
+            let name = entry.file_name();
+            if name != ENDED && name != RECORD && name != MONITOR_LOCK {
+                remove_tree(&entry.path()).doing(format_args!("remove {}", entry.path().display()))?;
+            }
+        }
+        if let Some(home) = dir.parent().and_then(Path::parent) {
+            idmap::release(home, &record.spec.ids);
+        }
+        fs::remove_file(dir.join(RECORD)).doing("remove the record")?;
+    }
+    if reason == EndReason::Destroyed {
+        // A new name first: whoever looks for the sandbox finds all of it or nothing.
+        remove_tree(dir).doing(format_args!("remove {}", dir.display()))?;
+    }
+    Ok(())
+}
+
+/// Removes the files that belong to ids of the inside, by a process of the same id map.
+fn remove_inside(dir: &Path, ids: &IdMap) -> Result<(), Failure> {
+    let present: Vec<_> = INSIDE.iter().map(|name| dir.join(name)).filter(|path| path.exists()).collect();
+    if present.is_empty() {
+        return Ok(());
+    }
+    let (ready, go) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).doing("make a pipe")?;
+    match sys::clone_into(libc::CLONE_NEWUSER).doing("make a user namespace")? {
+        sys::Forked::Child => {
+            drop(go);
+            let mut byte = [0];
+            let removed = rustix::io::read(&ready, &mut byte) == Ok(1)
+                && rustix::thread::set_thread_res_gid(ROOT_GID, ROOT_GID, ROOT_GID).is_ok()
+                && rustix::thread::set_thread_res_uid(ROOT_UID, ROOT_UID, ROOT_UID).is_ok()
+                && present.iter().all(|path| remove_tree(path).is_ok());
+            sys::exit_now(i32::from(!removed));
+        }
+        sys::Forked::Parent(pid, _) => {
+            let mapped = idmap::write(ids, pid);
+            if mapped.is_ok() {
+                rustix::io::write(&go, b"1").doing("start the removal")?;
+            }
+            drop(go);
+            let status = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty());
+            mapped?;
+            match status {
+                Ok(Some((_, status))) if status.exit_status() == Some(0) => Ok(()),
+                _ => Err(Failure::new(
+                    FailureKind::Unexpected,
+                    "the files of the sandbox could not be removed",
+                )),
+            }
+        }
+    }
+}
+
+const ROOT_UID: rustix::process::Uid = rustix::process::Uid::ROOT;
+const ROOT_GID: rustix::process::Gid = rustix::process::Gid::ROOT;
+
+/// Removes a file or a tree, also one whose directories forbid it to their owner. Follows no link.
+pub(crate) fn remove_tree(path: &Path) -> io::Result<()> {
+    let meta = match fs::symlink_metadata(path) {
+        Ok(meta) => meta,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    if !meta.is_dir() {
+        return gone(fs::remove_file(path));
+    }
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            open_up(path);
+            gone(fs::remove_dir_all(path))
+        }
+        other => gone(other),
+    }
+}
+
+fn gone(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+/// Gives the owner every right on a directory and those below.
+fn open_up(dir: &Path) {
+    let _ = fs::set_permissions(dir, fs::Permissions::from_mode(0o700));
+    let Ok(entries) = fs::read_dir(dir) else { return };
+    for entry in entries.filter_map(Result::ok) {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            open_up(&entry.path());
+        }
+    }
+}

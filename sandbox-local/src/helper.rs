@@ -1,0 +1,46 @@
+//! The program `sandhold-helper`, as a function that other programs can be too.
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use crate::cleanup;
+use crate::failure::{Failure, FailureKind};
+use crate::monitor;
+
+const USAGE: &str = "usage: sandhold-helper local (run | recover | stop | destroy) --dir DIR";
+
+/// Becomes the helper if this process was started as one; otherwise returns at once.
+///
+/// A program that calls this first thing in `main`, before it starts a thread, can be its own helper.
+pub fn init() {
+    let mut args = std::env::args_os().skip(1);
+    if args.next().is_some_and(|first| first == "sandhold-helper") {
+        let code = run(&args.collect::<Vec<_>>());
+        crate::sys::exit_now(i32::from(code));
+    }
+}
+
+/// Runs the helper with these arguments, which do not include the name of the program.
+pub fn helper_main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    ExitCode::from(run(&args.into_iter().collect::<Vec<_>>()))
+}
+
+fn run(args: &[OsString]) -> u8 {
+    let words: Vec<&str> = args.iter().map(|arg| arg.to_str().unwrap_or_default()).collect();
+    let result = match words.as_slice() {
+        ["local", "run", "--dir", _] => return u8::from(monitor::run(&PathBuf::from(&args[3])).is_err()),
+        ["local", "recover", "--dir", _] => cleanup::recover(Path::new(&args[3])),
+        ["local", "stop", "--dir", _] => cleanup::stop(Path::new(&args[3])),
+        ["local", "destroy", "--dir", _] => cleanup::destroy(Path::new(&args[3])),
+        _ => Err(Failure::new(FailureKind::InvalidArgument, USAGE)),
+    };
+    let mut out = std::io::stdout();
+    let text = match &result {
+        Ok(found) => serde_json::to_string(found),
+        Err(error) => serde_json::to_string(error),
+    };
+    let written = writeln!(out, "{}", text.unwrap_or_default());
+    u8::from(result.is_err() || written.is_err())
+}

@@ -1,0 +1,354 @@
+//! What a sandbox is, as its directory says it.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::failure::{Doing, Failure, FailureKind};
+
+/// Name of the record in the directory of a sandbox.
+pub(crate) const RECORD: &str = "record.json";
+/// Name of the file that says why a sandbox ended.
+pub(crate) const ENDED: &str = "ended.json";
+/// Name of the file that says what a running sandbox consists of; worthless after a reboot, so not made durable.
+pub(crate) const RUNTIME: &str = "runtime.json";
+
+/// Where the ids inside a sandbox are on the host.
+#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "tier", rename_all = "snake_case")]
+pub enum IdMap {
+    /// 0..65535 are `start`.. on the host, and the host's own files are shown through idmapped mounts. Needs root.
+    Full {
+        /// First host id.
+        start: u32,
+    },
+    /// 0 is the caller, 1.. are its subordinate ids, mapped by `newuidmap` and `newgidmap`.
+    Ranges {
+        /// First subordinate user id.
+        uid_start: u32,
+        /// First subordinate group id.
+        gid_start: u32,
+        /// How many of each.
+        count: u32,
+    },
+    /// 0 is the caller and nobody else is mapped; other users are shown by nested namespaces.
+    Single,
+}
+
+/// What a sandbox may reach.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Network {
+    /// Nothing, not even another process of its own over TCP or UDP; its listeners are reachable from the host
+    /// through the handle.
+    None,
+    /// Its own loopback interface only.
+    #[default]
+    Loopback,
+    /// Everything the host reaches, with the host's addresses.
+    Host,
+}
+
+/// Where what a sandbox writes is kept.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Upper {
+    /// In its directory; outlives a stop and a reboot.
+    #[default]
+    Disk,
+    /// In memory, at most so many bytes; gone when the sandbox stops.
+    Tmpfs {
+        /// Largest size in bytes.
+        bytes: u64,
+    },
+}
+
+/// What happens when the lease runs out.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Expiry {
+    /// The sandbox ends and its files are removed.
+    #[default]
+    Kill,
+    /// Its processes are frozen and everything is kept.
+    Pause,
+}
+
+/// Limits of all processes of a sandbox together.
+#[non_exhaustive]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Limits {
+    /// Thousandths of a processor; default unlimited.
+    pub cpu_millis: Option<u64>,
+    /// Bytes of memory; default unlimited.
+    pub memory_bytes: Option<u64>,
+    /// Processes and threads; default unlimited.
+    pub pids: Option<u64>,
+}
+
+/// A directory of the host that is shown inside.
+#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bind {
+    /// Absolute path on the host.
+    pub source: PathBuf,
+    /// Absolute path inside.
+    pub target: PathBuf,
+    /// Whether it can be written to inside.
+    pub writable: bool,
+}
+
+/// The ordinary user of a sandbox, next to `root`.
+#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct User {
+    /// Login name; default `user`.
+    pub name: String,
+    /// User and group id; default 1000.
+    pub id: u32,
+    /// Home directory; default `/home/user`.
+    pub home: PathBuf,
+}
+
+impl Default for User {
+    fn default() -> Self {
+        Self { name: "user".into(), id: 1000, home: "/home/user".into() }
+    }
+}
+
+/// Everything the helper needs to know to start a sandbox.
+#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Spec {
+    /// Id of the sandbox; a leaf name.
+    pub id: String,
+    /// Where its ids are on the host.
+    pub ids: IdMap,
+    /// Its ordinary user.
+    #[serde(default)]
+    pub user: User,
+    /// User of calls that name none; default the ordinary user.
+    #[serde(default)]
+    pub default_user: Option<String>,
+    /// A directory that is made and belongs to the ordinary user, and where commands run that name no directory;
+    /// default its home.
+    #[serde(default)]
+    pub workspace: Option<PathBuf>,
+    /// What it may reach; default its own loopback interface.
+    #[serde(default)]
+    pub network: Network,
+    /// Where what it writes is kept; default on disk.
+    #[serde(default)]
+    pub upper: Upper,
+    /// Limits of its processes; default none.
+    #[serde(default)]
+    pub limits: Limits,
+    /// Directories of the host shown inside; default none.
+    #[serde(default)]
+    pub binds: Vec<Bind>,
+    /// Host name inside; default `sandhold`.
+    #[serde(default)]
+    pub hostname: Option<String>,
+    /// Variables of every process inside; default none.
+    #[serde(default)]
+    pub envs: BTreeMap<String, String>,
+    /// Length of the first lease in milliseconds; default no end.
+    #[serde(default)]
+    pub lease_ms: Option<u64>,
+    /// What happens when the lease runs out; default kill.
+    #[serde(default)]
+    pub on_expiry: Expiry,
+}
+
+impl Spec {
+    /// Returns a spec with every default.
+    pub fn new(id: impl Into<String>, ids: IdMap) -> Self {
+        Self {
+            id: id.into(),
+            ids,
+            user: User::default(),
+            default_user: None,
+            workspace: None,
+            network: Network::default(),
+            upper: Upper::default(),
+            limits: Limits::default(),
+            binds: Vec::new(),
+            hostname: None,
+            envs: BTreeMap::new(),
+            lease_ms: None,
+            on_expiry: Expiry::default(),
+        }
+    }
+
+    /// Refuses what could not be started, or would name something outside the sandbox.
+    ///
+    /// # Errors
+    /// [`FailureKind::InvalidArgument`] names the bad value.
+    pub fn check(&self) -> Result<(), Failure> {
+        let bad = |message: String| Err(Failure::new(FailureKind::InvalidArgument, message));
+        let leaf = |name: &str| {
+            !name.is_empty()
+                && name.len() <= 64
+                && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+        };
+        if !leaf(&self.id) {
+            return bad(format!("sandbox id {:?}: use 1 to 64 letters, digits, `-` or `_`", self.id));
+        }
+        if !leaf(&self.user.name) || self.user.name == "root" {
+            return bad(format!(
+                "user name {:?}: use 1 to 64 letters, digits, `-` or `_`, not root",
+                self.user.name
+            ));
+        }
+        if self.user.id == 0 || self.user.id > 65533 {
+            return bad(format!("user id {}: use 1 to 65533", self.user.id));
+        }
+        let inside = [Some(&self.user.home), self.workspace.as_ref()];
+        for path in inside.into_iter().flatten().chain(self.binds.iter().map(|bind| &bind.target)) {
+            if !plain_absolute(path) {
+                return bad(format!(
+                    "path {}: must be absolute, without `.` or `..`, and plain text",
+                    path.display()
+                ));
+            }
+        }
+        if let Some(bind) = self.binds.iter().find(|bind| !bind.source.is_absolute()) {
+            return bad(format!("host directory {}: must be absolute", bind.source.display()));
+        }
+        Ok(())
+    }
+}
+
+/// Says whether a path is absolute, below `/`, free of `.` and `..`, and safe in a line of `/etc/passwd`.
+fn plain_absolute(path: &Path) -> bool {
+    let mut parts = path.components();
+    let text = path.to_str().is_some_and(|text| !text.contains([':', '\n', '\r', '\0']));
+    text && parts.next() == Some(std::path::Component::RootDir)
+        && path.components().count() > 1
+        && parts.all(|part| matches!(part, std::path::Component::Normal(_)))
+}
+
+/// How far a sandbox is, as far as it was decided (not as far as it is running: that is told by its lock).
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// It exists.
+    #[default]
+    Live,
+    /// Its end was decided: whoever comes by finishes it.
+    Destroying,
+}
+
+/// The record of a sandbox: `record.json` in its directory.
+#[non_exhaustive]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Record {
+    /// How far it is.
+    #[serde(default)]
+    pub phase: Phase,
+    /// What it is.
+    pub spec: Spec,
+    /// What others keep in the record; passed through.
+    #[serde(flatten)]
+    pub other: serde_json::Map<String, serde_json::Value>,
+}
+
+impl Record {
+    /// Returns the record of a new sandbox.
+    pub fn new(spec: Spec) -> Self {
+        Self { phase: Phase::Live, spec, other: serde_json::Map::new() }
+    }
+
+    /// Reads the record in the directory of a sandbox.
+    ///
+    /// # Errors
+    /// [`FailureKind::NotFound`] if there is none, [`FailureKind::Unexpected`] if it cannot be understood.
+    pub fn load(dir: &Path) -> Result<Self, Failure> {
+        read_json(&dir.join(RECORD))
+    }
+
+    /// Writes the record so that it survives a crash of the machine once this returns.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn save(&self, dir: &Path) -> Result<(), Failure> {
+        write_durable(&dir.join(RECORD), self)
+    }
+}
+
+/// Why a sandbox ended.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EndReason {
+    /// It was asked for.
+    Destroyed,
+    /// Its lease ran out.
+    LeaseExpired,
+}
+
+/// What is left of a sandbox that ended: `ended.json` in its directory.
+#[non_exhaustive]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Ended {
+    /// Why.
+    pub reason: EndReason,
+}
+
+/// What a running sandbox consists of, so that another process can remove it after its monitor was killed.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Runtime {
+    /// Boot of the host that all of this belongs to.
+    pub(crate) boot_id: String,
+    /// Process id of PID 1, seen from the host, and its start time in clock ticks; 0 before it was started.
+    pub(crate) init: i32,
+    pub(crate) init_started: u64,
+    /// Control groups, by absolute path.
+    pub(crate) cgroups: Vec<PathBuf>,
+}
+
+/// Reads a JSON file.
+pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, Failure> {
+    let bytes = fs::read(path).doing(format_args!("read {}", path.display()))?;
+    serde_json::from_slice(&bytes).map_err(|error| {
+        Failure::new(FailureKind::Unexpected, format!("{} is damaged: {error}", path.display()))
+    })
+}
+
+/// Writes a JSON file by a new one that takes its place.
+pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> Result<(), Failure> {
+    replace(path, value, |_| Ok(())).doing(format_args!("write {}", path.display()))
+}
+
+/// Writes a JSON file by a new one that takes its place, and returns once it is on disk.
+pub(crate) fn write_durable(path: &Path, value: &impl Serialize) -> Result<(), Failure> {
+    let parent = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    replace(path, value, File::sync_all)
+        .and_then(|()| File::open(parent)?.sync_all())
+        .doing(format_args!("write {}", path.display()))
+}
+
+fn replace(path: &Path, value: &impl Serialize, sync: impl Fn(&File) -> io::Result<()>) -> io::Result<()> {
+    let mut name = path.file_name().unwrap_or_default().to_os_string();
+    name.push(".new");
+    let fresh = path.with_file_name(name);
+    let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
+    file.write_all(&serde_json::to_vec(value)?)?;
+    sync(&file)?;
+    fs::rename(&fresh, path)
+}

@@ -1,0 +1,271 @@
+//! The root view of a sandbox, made from inside its namespaces.
+
+use std::ffi::{CStr, CString};
+use std::fs;
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
+use std::path::Path;
+
+use rustix::mount::{
+    MountFlags, MountPropagationFlags, MoveMountFlags, UnmountFlags, mount, mount_bind, mount_bind_recursive,
+    mount_change, mount_remount, move_mount, unmount,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::failure::{Doing, Failure};
+use crate::record::{Bind, IdMap, Spec, Upper};
+use crate::sys;
+
+/// How the host's `/usr` is shown.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum UsrTier {
+    /// Under a layer of the sandbox: everything can be changed, and root inside owns it.
+    Overlay,
+    /// Under a layer of the sandbox: files can be added, but those of the host not be changed.
+    OverlayAdditive,
+    /// Read-only, except `/usr/local`.
+    ReadOnly,
+}
+
+const QUIET: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
+
+/// Where a file system in memory is mounted, in the directory of a sandbox.
+const MEMORY: &str = "memory";
+/// Places that are mounted on, in the directory of a sandbox.
+const PLACES: [&str; 4] = ["lower/base", "lower/usr", "root", MEMORY];
+/// What a sandbox writes to, and the work directories that overlays need beside it.
+const LAYERS: [&str; 6] = ["upper/root", "upper/usr", "upper/local", "work/root", "work/usr", "work/local"];
+
+/// Makes, from outside, what [`enter`] needs in the directory of a sandbox, which is the current one.
+pub(crate) fn prepare(spec: &Spec) -> Result<(), Failure> {
+    let layers = LAYERS.iter().filter(|_| spec.upper == Upper::Disk);
+    for dir in PLACES.iter().chain(layers) {
+        make_dirs(Path::new(dir), 0o755).doing(format_args!("make {dir}"))?;
+    }
+    if let IdMap::Full { start } = spec.ids {
+        // Root inside is nobody here: it gets the layers, and may pass through the directory that it starts in.
+        // Others do not get as far: the directories above are closed to them.
+        fs::set_permissions(".", fs::Permissions::from_mode(0o711))
+            .doing("open the directory to the sandbox")?;
+        if spec.upper == Upper::Disk {
+            for layer in LAYERS {
+                std::os::unix::fs::chown(layer, Some(start), Some(start))
+                    .doing("give the layers to the sandbox")?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Makes the root view and enters it. The current directory is that of the sandbox.
+pub(crate) fn enter(spec: &Spec, base: &Path, trees: Vec<OwnedFd>) -> Result<UsrTier, Failure> {
+    mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)
+        .doing("detach from mounts")?;
+    let storage = match spec.upper {
+        Upper::Disk => ".",
+        Upper::Tmpfs { bytes } => {
+            let options = text(&format!("size={bytes},mode=0755"));
+            mount("tmpfs", MEMORY, "tmpfs", QUIET, options.as_c_str())
+                .doing("mount a file system in memory")?;
+            for layer in LAYERS {
+                make_dirs(&Path::new(MEMORY).join(layer), 0o755).doing(format_args!("make {layer}"))?;
+            }
+            MEMORY
+        }
+    };
+    let mapped = !trees.is_empty();
+    let mut places = ["lower/base", "lower/usr"].into_iter();
+    let shown = trees.len();
+    for (tree, place) in trees.into_iter().zip(places.by_ref()) {
+        let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+        move_mount(&tree, "", rustix::fs::CWD, place, flags).doing(format_args!("mount {place}"))?;
+    }
+    if !mapped {
+        // By a short name without special characters: this becomes part of a mount option.
+        mount_bind(base, "lower/base").doing("show the base tree")?;
+    }
+    overlay(storage, "root", "lower/base", "root").map_err(|error| {
+        Failure::unsupported(format!(
+            "cannot lay a writable view over the base tree: {error}; the kernel must allow overlayfs in user \
+             namespaces (5.11 or later), and the state directory must not itself be on overlayfs"
+        ))
+    })?;
+    let usr = mount_usr(storage, mapped, shown == 2)?;
+    mount_proc_and_dev(&spec.ids).doing("mount /proc and /dev")?;
+    let options = text("mode=0755,size=25%");
+    mount("tmpfs", "root/run", "tmpfs", QUIET, options.as_c_str()).doing("mount /run")?;
+    fill_run(spec).doing("fill /run")?;
+    mount_bind("root/run/sandhold/boot_id", "root/proc/sys/kernel/random/boot_id")
+        .and_then(|()| {
+            mount_remount("root/proc/sys/kernel/random/boot_id", MountFlags::BIND | MountFlags::RDONLY, c"")
+        })
+        .doing("give the sandbox a boot id")?;
+    for bind in &spec.binds {
+        show(bind)?;
+    }
+    rustix::process::chdir("root").doing("enter the root view")?;
+    rustix::process::pivot_root(".", ".").doing("change the root")?;
+    unmount(".", UnmountFlags::DETACH).doing("leave the host's file systems")?;
+    rustix::process::chdir("/").doing("enter the root view")?;
+    own_places(spec)?;
+    Ok(usr)
+}
+
+fn text(value: &str) -> CString {
+    CString::new(value).unwrap_or_default()
+}
+
+fn make_dirs(path: &Path, mode: u32) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(mode).create(path)
+}
+
+fn overlay(storage: &str, layer: &str, lower: &str, at: &str) -> io::Result<()> {
+    let options = text(&format!(
+        "lowerdir={lower},upperdir={storage}/upper/{layer},workdir={storage}/work/{layer},userxattr"
+    ));
+    Ok(mount("overlay", at, "overlay", QUIET, options.as_c_str())?)
+}
+
+/// Shows the host's `/usr`, writable if this host allows it: the only way to know is to try.
+fn mount_usr(storage: &str, mapped: bool, usr_is_mapped: bool) -> Result<UsrTier, Failure> {
+    let attempt = if mapped {
+        usr_is_mapped.then(|| overlay(storage, "usr", "lower/usr", "root/usr").map(|()| UsrTier::Overlay))
+    } else {
+        let tried = overlay(storage, "usr", "lower/base/usr:/usr", "root/usr");
+        Some(tried.map(|()| UsrTier::OverlayAdditive))
+    };
+    if let Some(Ok(tier)) = attempt {
+        return Ok(tier);
+    }
+    mount_bind_recursive("/usr", "root/usr").doing("show /usr")?;
+    sys::set_mount_flags(c"root/usr", sys::MOUNT_ATTR_RDONLY).doing("make /usr read-only")?;
+    let local = Path::new("root/usr/local");
+    if local.is_dir() {
+        let merged = overlay(storage, "local", "/usr/local", "root/usr/local");
+        if merged.is_err() {
+            // The same reason as above: then it starts out empty.
+            mount_bind(format!("{storage}/upper/local").as_str(), local).doing("make /usr/local writable")?;
+        }
+    }
+    Ok(UsrTier::ReadOnly)
+}
+
+/// Devices that a sandbox has: those that hold no state of the host.
+const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
+
+fn mount_proc_and_dev(ids: &IdMap) -> io::Result<()> {
+    mount("proc", "root/proc", "proc", QUIET | MountFlags::NOEXEC, c"")?;
+    let options = text("mode=0755,size=64k");
+    mount("tmpfs", "root/dev", "tmpfs", MountFlags::NOSUID | MountFlags::NOEXEC, options.as_c_str())?;
+    for device in DEVICES {
+        let node = format!("root/dev/{device}");
+        fs::File::create(&node)?;
+        mount_bind(format!("/dev/{device}").as_str(), node.as_str())?;
+    }
+    for (link, target) in [
+        ("fd", "/proc/self/fd"),
+        ("stdin", "fd/0"),
+        ("stdout", "fd/1"),
+        ("stderr", "fd/2"),
+        ("ptmx", "pts/ptmx"),
+    ] {
+        symlink(target, format!("root/dev/{link}"))?;
+    }
+    for dir in ["pts", "shm", "mqueue"] {
+        fs::create_dir(format!("root/dev/{dir}"))?;
+    }
+    // Terminals belong to the group `tty`, where that group is somebody.
+    let group = if matches!(ids, IdMap::Single) { "" } else { ",gid=5" };
+    let options = text(&format!("newinstance,ptmxmode=0666,mode=0620{group}"));
+    let flags = MountFlags::NOSUID | MountFlags::NOEXEC;
+    mount("devpts", "root/dev/pts", "devpts", flags, options.as_c_str())?;
+    mount("tmpfs", "root/dev/shm", "tmpfs", QUIET, c"mode=1777")?;
+    // Not on every kernel, and missed by few.
+    let _ = mount("mqueue", "root/dev/mqueue", "mqueue", QUIET | MountFlags::NOEXEC, c"");
+    Ok(())
+}
+
+fn fill_run(spec: &Spec) -> io::Result<()> {
+    let run = Path::new("root/run");
+    for dir in ["e2b", "sandhold"] {
+        make_dirs(&run.join(dir), 0o755)?;
+    }
+    for dir in ["lock", "shm"] {
+        make_dirs(&run.join(dir), 0o755)?;
+        fs::set_permissions(run.join(dir), fs::Permissions::from_mode(0o1777))?;
+    }
+    let put = |name: &str, value: &str| fs::File::create(run.join(name))?.write_all(value.as_bytes());
+    put("e2b/.E2B_SANDBOX", "true")?;
+    put("e2b/.E2B_SANDBOX_ID", &spec.id)?;
+    put("e2b/.E2B_TEMPLATE_ID", "base")?;
+    let mut random = [0_u8; 16];
+    getrandom::fill(&mut random).map_err(|_| io::Error::other("no random numbers"))?;
+    put("sandhold/boot_id", &uuid(random))
+}
+
+/// Writes a random UUID (version 4) as the kernel writes its boot id.
+fn uuid(mut bytes: [u8; 16]) -> String {
+    bytes[6] = bytes[6] & 0x0f | 0x40;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    let mut out = String::with_capacity(37);
+    for (index, byte) in bytes.iter().enumerate() {
+        if matches!(index, 4 | 6 | 8 | 10) {
+            out.push('-');
+        }
+        out.push_str(&format!("{byte:02x}"));
+    }
+    out.push('\n');
+    out
+}
+
+/// Shows a directory of the host.
+fn show(bind: &Bind) -> Result<(), Failure> {
+    let doing = || format!("show {} at {}", bind.source.display(), bind.target.display());
+    let inside = Path::new("root").join(bind.target.strip_prefix("/").unwrap_or(&bind.target));
+    // The target is made in a view that earlier runs of the sandbox wrote to: a link in it may lead anywhere.
+    let resolved = make_inside(&inside).doing(doing())?;
+    mount_bind_recursive(&bind.source, resolved.as_path()).doing(doing())?;
+    if !bind.writable {
+        let path = CString::new(resolved.as_os_str().as_encoded_bytes()).unwrap_or_default();
+        sys::set_mount_flags(&path, sys::MOUNT_ATTR_RDONLY).doing(doing())?;
+    }
+    Ok(())
+}
+
+/// Makes a directory below `root` and refuses links on the way.
+fn make_inside(path: &Path) -> io::Result<std::path::PathBuf> {
+    let mut at = std::path::PathBuf::new();
+    for part in path.components() {
+        at.push(part);
+        match fs::symlink_metadata(&at) {
+            Ok(meta) if meta.is_dir() => {}
+            Ok(_) => return Err(io::Error::other(format!("{} is no directory", at.display()))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => make_dirs(&at, 0o755)?,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(at)
+}
+
+/// Gives the ordinary user its places where the builder of the base tree could not. Once, at the first start: later
+/// the user may have given them to somebody else.
+fn own_places(spec: &Spec) -> Result<(), Failure> {
+    if !matches!(spec.ids, IdMap::Ranges { .. }) {
+        return Ok(());
+    }
+    let marker: &CStr = c"/var/lib/sandhold/owned";
+    if rustix::fs::access(marker, rustix::fs::Access::EXISTS).is_ok() {
+        return Ok(());
+    }
+    for path in [Some(&spec.user.home), spec.workspace.as_ref()].into_iter().flatten() {
+        std::os::unix::fs::lchown(path, Some(spec.user.id), Some(spec.user.id)).doing(format_args!(
+            "give {} to {}",
+            path.display(),
+            spec.user.name
+        ))?;
+    }
+    fs::File::create("/var/lib/sandhold/owned").doing("note that the user has its places").map(drop)
+}
