@@ -64,6 +64,11 @@ impl Service {
         Self { state, rpc, init: Init::default(), metrics: Metrics::default(), orders }
     }
 
+    /// Begins what the daemon does whether or not it is asked; must run on the runtime that serves.
+    pub(crate) fn start(&self) -> std::io::Result<()> {
+        self.state.processes.serve()
+    }
+
     pub(crate) async fn answer(&self, request: Request<Incoming>) -> Response<AnswerBody> {
         let from_page = request.headers().contains_key(header::ORIGIN);
         let with_token = self.state.session(|session| session.access_token.is_some());

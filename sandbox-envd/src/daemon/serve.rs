@@ -89,6 +89,9 @@ impl Daemon {
     /// Dropping the future closes the listener; connections go on until they end by themselves or are aborted.
     pub async fn serve(&self, listener: impl Into<Listener>) {
         let listener = listener.into();
+        if let Err(error) = self.service.start() {
+            tracing::error!(%error, "orphans are not collected");
+        }
         let mut orders = self.orders.subscribe();
         loop {
             let accepted = tokio::select! {

@@ -165,7 +165,7 @@ impl Log {
     }
 
     /// Returns what is kept of a stream from `offset` on, as it stands now.
-    pub(crate) fn from_offset(&self, stream: Stream, offset: u64) -> io::Result<Vec<Slice>> {
+    pub(crate) fn kept_from(&self, stream: Stream, offset: u64) -> io::Result<Vec<Slice>> {
         let segments = &self.streams[stream as usize];
         let first = segments.files.front().map_or(segments.end, |segment| segment.start);
         let mut at = offset.max(first).max(segments.end.saturating_sub(self.max_bytes));
@@ -228,7 +228,7 @@ mod tests {
     fn joined(log: &Log, offset: u64) -> (u64, Vec<u8>) {
         let mut bytes = Vec::new();
         let mut dropped = 0;
-        for mut slice in log.from_offset(Stream::Stdout, offset).unwrap() {
+        for mut slice in log.kept_from(Stream::Stdout, offset).unwrap() {
             dropped += slice.dropped;
             while slice.offset < slice.end {
                 bytes.extend_from_slice(&slice.read(7).unwrap());
@@ -278,7 +278,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut log = Log::create(dir.path(), "p", &description(4)).unwrap();
         log.append(Stream::Stdout, b"abcd");
-        let mut slice = log.from_offset(Stream::Stdout, 0).unwrap().remove(0);
+        let mut slice = log.kept_from(Stream::Stdout, 0).unwrap().remove(0);
         for _ in 0..4 {
             log.append(Stream::Stdout, b"efgh");
         }

@@ -86,8 +86,9 @@ impl Entries {
     /// Forgets what ended long enough ago; every look begins with it, so no timer is needed.
     fn forget(&mut self) {
         let now = Instant::now();
-        while let Some((_, id)) = self.ended.pop_front_if(|(until, _)| *until <= now) {
-            self.processes.remove(&id);
+        while let Some((_, id)) = self.ended.front().filter(|(until, _)| *until <= now) {
+            self.processes.remove(id);
+            self.ended.pop_front();
         }
     }
 }
@@ -107,8 +108,16 @@ impl ProcessTable {
         })
     }
 
+    /// Begins to collect orphans, if they are this process' to collect; must run on the runtime that serves.
+    pub(crate) fn serve(&self) -> io::Result<()> {
+        match self.scope {
+            Scope::All => self.reaper().map(drop),
+            Scope::Own => Ok(()),
+        }
+    }
+
     /// Returns the reaper, which is made by the first call on the runtime that serves.
-    pub(crate) fn reaper(&self) -> io::Result<Arc<Reaper>> {
+    fn reaper(&self) -> io::Result<Arc<Reaper>> {
         let mut reaper = self.reaper.lock().unwrap_or_else(PoisonError::into_inner);
         match &*reaper {
             Some(reaper) => Ok(Arc::clone(reaper)),
@@ -167,7 +176,8 @@ impl ProcessTable {
 
     /// Signals the direct child alone; false if it ended.
     pub(crate) fn signal(&self, process: &Process, signal: Signal) -> io::Result<bool> {
-        process.signal(&*self.reaper()?, signal)
+        let reaper = self.reaper()?;
+        process.signal(&reaper, signal)
     }
 
     /// Removes what is retained of a process; one that ended is forgotten. Blocks. False if there is none.
@@ -317,5 +327,59 @@ pub(crate) async fn release(
         Ok(true) => http::empty(StatusCode::NO_CONTENT),
         Ok(false) => http::json_error(StatusCode::NOT_FOUND, "no process of that name is retained"),
         Err(error) => http::json_error(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::spawn::Stdio;
+    use super::*;
+    use crate::daemon::state::UserMode;
+    use crate::daemon::users::Users;
+
+    fn command(program: &str) -> Command {
+        Command {
+            program: program.into(),
+            args: Vec::new(),
+            env: vec![("PATH".into(), "/usr/bin:/bin".into())],
+            cwd: "/".into(),
+            user: Users::new(UserMode::OwnUser).own().unwrap(),
+            mode: UserMode::OwnUser,
+            setup: None,
+            stdio: Stdio::Pipes { stdin: false },
+        }
+    }
+
+    #[tokio::test]
+    async fn an_end_is_remembered_for_thirty_seconds_and_then_forgotten() {
+        let dir = tempfile::tempdir().unwrap();
+        let table = ProcessTable::new(&DaemonConfig::new().with_retain_dir(dir.path())).unwrap();
+        let config = ProcessConfig::default();
+        let started = table.start(command("true"), config, None, None, std::iter::empty()).await.unwrap();
+        started.process.wait().await;
+        let selector = Selector::Pid(started.process.pid);
+        // The entry for forgetting is made by a task of its own.
+        while lock(&table.entries).ended.is_empty() {
+            tokio::task::yield_now().await;
+        }
+        tokio::time::pause();
+        tokio::time::advance(REMEMBERED - Duration::from_millis(100)).await;
+        assert!(table.find(&selector).is_some());
+        tokio::time::advance(Duration::from_millis(200)).await;
+        assert!(table.find(&selector).is_none());
+        assert!(lock(&table.entries).processes.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_start_whose_caller_left_is_supervised_all_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        let table = ProcessTable::new(&DaemonConfig::new().with_retain_dir(dir.path())).unwrap();
+        let start = table.start(command("true"), ProcessConfig::default(), None, None, std::iter::empty());
+        // Polled once, so that the fork is under way, and dropped.
+        assert!(tokio::time::timeout(Duration::ZERO, start).await.is_err());
+        while lock(&table.entries).ended.is_empty() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert!(table.list(false).is_empty());
     }
 }

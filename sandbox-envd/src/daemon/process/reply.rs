@@ -52,7 +52,7 @@ impl Reply {
                 Event::Data(Box::new(DataEvent { output: Some(output), offset, dropped }))
             }
             Self::End(end) => Event::End(Box::new(end.clone())),
-            Self::KeepAlive => Event::Keepalive(Box::new(KeepAlive::default())),
+            Self::KeepAlive => Event::Keepalive(Box::<KeepAlive>::default()),
         };
         ProcessEvent { event: Some(event) }
     }

@@ -173,7 +173,7 @@ impl Process {
         if let (Some(log), Some(replay)) = (&output.log, replay) {
             let offsets = [replay.stdout, replay.stderr, replay.pty];
             for (stream, offset) in Stream::ALL.into_iter().zip(offsets) {
-                slices.extend(log.from_offset(stream, offset)?);
+                slices.extend(log.kept_from(stream, offset)?);
             }
         }
         let (sender, live) = mpsc::channel(QUEUE);
