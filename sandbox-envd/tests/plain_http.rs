@@ -192,3 +192,14 @@ async fn stopping_ends_idle_connections_and_the_listener() {
     assert_eq!(idle.stream.read(&mut [0; 1]).await.unwrap(), 0);
     assert!(tokio::net::TcpStream::connect(running.address).await.is_err());
 }
+
+#[tokio::test]
+async fn an_answer_that_comes_before_the_body_was_read_is_not_lost() {
+    let running = start(|config| config.with_access_token("secret")).await;
+    let body = vec![b'x'; 32 << 20];
+    for line in ["POST /files?path=/never", "POST /process.Process/List", "POST /nowhere"] {
+        let mut wire = Wire::open(running.address).await;
+        wire.send(request(line, &[("Content-Type", "application/octet-stream")], &body)).await;
+        assert_eq!(wire.answer().await.status, 401, "{line}");
+    }
+}

@@ -6,6 +6,7 @@ mod fs;
 mod http;
 mod init;
 mod keepalive;
+mod linger;
 mod metrics;
 mod process;
 mod serve;

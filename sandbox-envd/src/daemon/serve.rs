@@ -3,8 +3,10 @@
 use std::fmt;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use http::StatusCode;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -13,6 +15,7 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 
 use crate::daemon::http::Service;
+use crate::daemon::linger::Lingering;
 use crate::daemon::state::{DaemonConfig, State};
 
 /// How long requests in flight may go on after [`Daemon::stop`]; then their connections are dropped.
@@ -136,13 +139,21 @@ impl Daemon {
         let service = Arc::clone(&self.service);
         let mut orders = self.orders.subscribe();
         tokio::spawn(async move {
+            let upgraded = Arc::new(AtomicBool::new(false));
+            let stream = Lingering::new(stream, Arc::clone(&upgraded));
             let connection = http1::Builder::new()
                 .timer(TokioTimer::new())
                 .serve_connection(
                     TokioIo::new(stream),
                     service_fn(move |request| {
-                        let service = Arc::clone(&service);
-                        async move { Ok::<_, std::convert::Infallible>(service.answer(request).await) }
+                        let (service, upgraded) = (Arc::clone(&service), Arc::clone(&upgraded));
+                        async move {
+                            let response = service.answer(request).await;
+                            if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+                                upgraded.store(true, Ordering::Relaxed);
+                            }
+                            Ok::<_, std::convert::Infallible>(response)
+                        }
                     }),
                 )
                 .with_upgrades();
