@@ -1,0 +1,56 @@
+// What every suite starts with: the SDK in debug mode, and a directory of its own.
+
+import assert from 'node:assert/strict'
+import { randomBytes } from 'node:crypto'
+import { after, before } from 'node:test'
+
+import { Sandbox } from 'e2b'
+
+/** Where the SDK looks for the daemon in debug mode. */
+export const ENVD = 'http://localhost:49983'
+
+export const sandbox = await Sandbox.create()
+
+/** Makes a directory of its own under the user's home before the tests of a file, and removes it after them. */
+export function ownDirectory() {
+  const path = `/home/user/js-${randomBytes(6).toString('hex')}`
+  before(async () => assert.equal(await sandbox.files.makeDir(path), true))
+  after(async () => sandbox.files.remove(path))
+  return path
+}
+
+/** Waits inside the sandbox until a process is gone, for ten seconds at most. */
+export async function gone(pid) {
+  await sandbox.commands.run(`for i in $(seq 200); do [ -d /proc/${pid} ] || exit 0; sleep 0.05; done; exit 1`)
+}
+
+/** Collects what a callback is given, and lets a test wait until it is enough. */
+export class Collected {
+  items = []
+  #waiting = []
+
+  push = (item) => {
+    this.items.push(item)
+    this.#waiting = this.#waiting.filter(({ enough, done }) => !(enough(this.items) && (done(), true)))
+  }
+
+  /** Resolves once `enough(items)` holds. */
+  async until(enough) {
+    if (enough(this.items)) return
+    const timer = setTimeout(() => fail(new Error(`not enough: ${JSON.stringify(this.items)}`)), 15_000)
+    let fail
+    await new Promise((done, reject) => {
+      fail = reject
+      this.#waiting.push({ enough, done })
+    }).finally(() => clearTimeout(timer))
+  }
+
+  /** Resolves once the joined chunks contain `part`; bytes are read as UTF-8. */
+  async text(part) {
+    await this.until(() => this.joined().includes(part))
+  }
+
+  joined() {
+    return this.items.map((item) => (typeof item === 'string' ? item : Buffer.from(item).toString())).join('')
+  }
+}
