@@ -82,25 +82,26 @@ impl Target {
 
     /// Makes the new content that of the file, owned by the user, with `metadata` as its metadata.
     pub(super) fn commit(mut self, metadata: &Metadata) -> Result<(), Failure> {
-        let done = match std::mem::replace(&mut self.content, Content::Held(Vec::new())) {
-            Content::InPlace { file, new } => {
-                let done = files::replace_metadata(&file, metadata);
-                // Removes the file on failure.
-                self.content = Content::InPlace { file, new: new && done.is_err() };
-                done
+        let content = std::mem::replace(&mut self.content, Content::Held(Vec::new()));
+        let (file, new, written) = match content {
+            Content::InPlace { file, new } => (file, new, Ok(())),
+            Content::Held(held) => {
+                let (mut file, new) = self.open_existing_or_new().map_err(|error| self.failed(&error))?;
+                let length = held.len() as u64;
+                let written = replace_content(&mut file, length, |file| file.write_all(&held));
+                (file, new, written)
             }
-            Content::Held(held) => self.open_existing_or_new().and_then(|(mut file, new)| {
-                let done = replace_content(&mut file, held.len() as u64, |file| file.write_all(&held))
-                    .and_then(|()| files::replace_metadata(&file, metadata));
-                self.content = Content::InPlace { file, new: new && done.is_err() };
-                done
-            }),
-            Content::Staged(mut staged) => self.open_existing_or_new().and_then(|(mut file, _)| {
-                let length = staged.stream_position()?;
-                replace_content(&mut file, length, |file| copy(&mut staged, file, length))?;
-                files::replace_metadata(&file, metadata)
-            }),
+            Content::Staged(mut staged) => {
+                let (mut file, new) = self.open_existing_or_new().map_err(|error| self.failed(&error))?;
+                let written = staged.stream_position().and_then(|length| {
+                    replace_content(&mut file, length, |file| copy(&mut staged, file, length))
+                });
+                (file, new, written)
+            }
         };
+        let done = written.and_then(|()| files::replace_metadata(&file, metadata));
+        // A new file that failed is removed when this is dropped.
+        self.content = Content::InPlace { file, new: new && done.is_err() };
         done.map_err(|error| self.failed(&error))
     }
 
