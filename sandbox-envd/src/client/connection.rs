@@ -281,7 +281,7 @@ impl Pool {
                     }));
                 }
                 // The server closed the idle connection before the request went out.
-                Err((_, Some(unsent))) if !fresh => request = unsent,
+                Err((_, Some(unsent))) if !fresh => request = *unsent,
                 Err((fault, _)) => return Err(fault),
             }
         }
@@ -348,7 +348,8 @@ impl Pool {
     }
 }
 
-type Unsent = Option<Request<RequestBody>>;
+/// A request that was not sent, to be sent again.
+type Unsent = Option<Box<Request<RequestBody>>>;
 
 async fn exchange(
     line: &mut Line,
@@ -362,7 +363,7 @@ async fn exchange(
         match answer.as_mut().poll(cx) {
             Poll::Ready(Ok(response)) => return Poll::Ready(Ok(response)),
             Poll::Ready(Err(mut error)) => {
-                let unsent = error.take_message();
+                let unsent = error.take_message().map(Box::new);
                 let kind = if unsent.is_some() { FaultKind::Unsent } else { FaultKind::Lost };
                 return Poll::Ready(Err((Fault::new(kind, error.into_error()), unsent)));
             }

@@ -52,6 +52,7 @@ impl EnvdHandle {
         }
         let call = self.call("start", Effect::Once);
         let deadline = spec.deadline.filter(|deadline| !deadline.is_zero());
+        let own_deadline = deadline.filter(|_| own);
         // E2B's daemon ends stream and process at the timeout of the stream: that catches what a dead client left.
         let stream_deadline = deadline
             .filter(|_| !own)
@@ -71,8 +72,8 @@ impl EnvdHandle {
             tag: spec.tag,
             stdin: Some(spec.stdin == Stdin::Open),
             retain: spec.retain.map(|max_bytes| Retain { max_bytes }).into(),
-            deadline_ms: deadline.map(millis),
-            grace_ms: deadline.map(|_| millis(spec.grace)),
+            deadline_ms: own_deadline.map(millis),
+            grace_ms: own_deadline.map(|_| millis(spec.grace)),
         };
         let path = "/process.Process/Start";
         let started = self.client().stream(&call, path, &request, user.as_deref(), stream_deadline).await;
@@ -177,7 +178,7 @@ impl EnvdHandle {
         let path = "/sandhold/processes/release";
         let answer = self.client().json(&call, http::Method::POST, path, Some(&body)).await;
         match self.explained(answer).await {
-            Ok(answer) => Ok(answer.get("released").and_then(serde_json::Value::as_bool).unwrap_or(true)),
+            Ok(_) => Ok(true),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
             Err(error) if error.kind() == ErrorKind::Conflict => {
                 Err(call.error(ErrorKind::InvalidState, "the process is still running").with_source(error))

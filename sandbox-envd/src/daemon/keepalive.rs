@@ -49,3 +49,43 @@ impl<S: Stream, F: FnMut() -> S::Item + Unpin> Stream for KeepAlive<S, F> {
         Poll::Ready(Some(item))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use super::*;
+
+    async fn next<S: Stream + Unpin>(stream: &mut S) -> Option<S::Item> {
+        poll_fn(|cx| Pin::new(&mut *stream).poll_next(cx)).await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_ping_comes_only_after_so_long_without_anything_else() {
+        let (sender, mut receiver) = tokio::sync::mpsc::channel::<&str>(1);
+        let inner = futures_util::stream::poll_fn(move |cx| receiver.poll_recv(cx));
+        let start = Instant::now();
+        tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_secs(40)).await;
+            let _ = sender.send("data").await;
+            tokio::time::sleep(Duration::from_secs(60)).await;
+        });
+        let mut stream = KeepAlive::new(inner, Duration::from_secs(50), || "ping");
+        for (expected, seconds) in [(Some("data"), 40), (Some("ping"), 90), (None, 100), (None, 100)] {
+            assert_eq!(next(&mut stream).await, expected);
+            assert_eq!(start.elapsed().as_secs(), seconds);
+        }
+    }
+
+    #[test]
+    fn the_interval_is_seconds_and_never_zero() {
+        let of =
+            |value| interval(&HeaderMap::from_iter([("keepalive-ping-interval".parse().unwrap(), value)]));
+        let seconds = |text: &'static str| of(http::HeaderValue::from_static(text)).as_secs();
+        assert_eq!(
+            (seconds("50"), seconds(" 1 "), seconds("0"), seconds("-1"), seconds("x")),
+            (50, 1, 90, 90, 90)
+        );
+        assert_eq!(interval(&HeaderMap::new()).as_secs(), 90);
+    }
+}
