@@ -3,6 +3,12 @@
 //! Processes and files travel as Connect RPC, file contents as plain HTTP. Everything that happens inside a
 //! sandbox goes over this one protocol, whoever made the sandbox.
 //!
+//! - [`EnvdHandle`] is the sandbox handle of any provider whose inside speaks envd. It is made of an
+//!   [`EnvdClient`] over a [`Transport`], and a [`ControlPlane`] that says what became of a sandbox that is silent.
+//! - `Daemon` serves the protocol, for E2B's own SDKs too, and adds kept output, replay by offset, signals to whole
+//!   trees and tunnels to ports. The program `sandhold-envd` is the daemon for places that have no other way to
+//!   start one.
+//!
 //! | feature | gives |
 //! |---|---|
 //! | `client` (default) | the client side |

@@ -1,5 +1,6 @@
 //! A daemon on a Unix socket, and a client that writes Connect RPC by hand, so that the tests judge the bytes on
 //! the wire and not one half of this crate by the other.
+#![allow(clippy::unwrap_used, reason = "a helper of tests fails as tests do")]
 #![allow(dead_code, reason = "every test file uses its own part")]
 
 use std::collections::BTreeMap;

@@ -1,5 +1,6 @@
 //! A daemon in the test's own process, and HTTP by hand.
 
+#![allow(clippy::unwrap_used, reason = "a helper of tests fails as tests do")]
 #![allow(dead_code, reason = "each test program uses its own part")]
 
 use std::net::SocketAddr;
