@@ -56,6 +56,22 @@ pub(crate) fn lock_monitor(dir: &Path) -> Result<Option<OwnedFd>, Failure> {
     }
 }
 
+/// Says whether a monitor runs the sandbox in `dir`, or another process finishes its work right now.
+pub(crate) fn is_monitored(dir: &Path) -> Result<bool, Failure> {
+    let path = dir.join(MONITOR_LOCK);
+    // Read-only and never made here: a look changes nothing.
+    let file = match rustix::fs::open(&path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
+        Ok(file) => file,
+        Err(rustix::io::Errno::NOENT) => return Ok(false),
+        Err(error) => return Err(Failure::os("open the lock of the monitor", error)),
+    };
+    match flock(&file, FlockOperation::NonBlockingLockShared) {
+        Ok(()) => Ok(false),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(true),
+        Err(error) => Err(Failure::os("look at the lock of the monitor", error)),
+    }
+}
+
 /// Finishes the work of a monitor that is gone, and says how far the sandbox in `dir` is.
 ///
 /// Does nothing while a monitor runs. Kills what is left of a sandbox whose monitor was killed, removes its control

@@ -72,6 +72,27 @@ pub struct Isolation {
     pub freezer: FreezerTier,
 }
 
+impl Isolation {
+    /// Returns the same in the words of the contract.
+    pub(crate) fn facts(&self) -> sandhold_core::Isolation {
+        let mut facts = sandhold_core::Isolation::default();
+        facts.namespaces = NAMESPACES.map(str::to_owned).into();
+        if self.network != Network::Host {
+            facts.namespaces.push("net".to_owned());
+        }
+        facts.users = word(&self.users);
+        facts.filesystem = word(&self.usr);
+        facts.network = word(&self.network);
+        facts.seccomp = self.seccomp;
+        facts.freezer = word(&self.freezer);
+        facts.limits = match self.freezer {
+            FreezerTier::Signals => "none".to_owned(),
+            _ => facts.freezer.clone(),
+        };
+        facts
+    }
+}
+
 /// Facts about a running sandbox.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -122,6 +143,17 @@ impl LeaseRequest {
     pub fn with_on_expiry(mut self, expiry: Expiry) -> Self {
         self.on_expiry = Some(expiry);
         self
+    }
+}
+
+/// The namespaces that every sandbox has.
+const NAMESPACES: [&str; 6] = ["user", "mount", "pid", "ipc", "uts", "cgroup"];
+
+/// The word that stands for a value in JSON.
+fn word(value: &impl Serialize) -> String {
+    match serde_json::to_value(value) {
+        Ok(serde_json::Value::String(word)) => word,
+        _ => String::new(),
     }
 }
 
@@ -326,15 +358,32 @@ fn json(status: StatusCode, value: &impl Serialize) -> Response<Body> {
     response
 }
 
+/// The routes that are answered here.
+const ROUTES: [&str; 5] =
+    ["/sandhold/info", "/sandhold/lease", "/sandhold/freeze", "/sandhold/thaw", "/sandhold/stop"];
+
+/// The daemon's routes that a paused sandbox answers too.
+const OPEN_WHILE_PAUSED: [&str; 4] = ["/health", "/metrics", "/envs", "/init"];
+
+impl Control {
+    fn refuses(&self, path: &str) -> bool {
+        self.state() == State::Paused && !ROUTES.contains(&path) && !OPEN_WHILE_PAUSED.contains(&path)
+    }
+}
+
 #[async_trait::async_trait]
 impl ExtraRoutes for Control {
     fn handles(&self, request: &Request<Incoming>) -> bool {
-        let routes =
-            ["/sandhold/info", "/sandhold/lease", "/sandhold/freeze", "/sandhold/thaw", "/sandhold/stop"];
-        routes.contains(&request.uri().path())
+        ROUTES.contains(&request.uri().path()) || self.refuses(request.uri().path())
     }
 
     async fn respond(&self, request: Request<Incoming>) -> Response<Body> {
+        if self.refuses(request.uri().path()) {
+            // A process that is started now would never run, and a change would surprise those that were frozen.
+            let message = "the sandbox is paused; connect to it first, which resumes it";
+            let refusal = serde_json::json!({ "code": 409, "message": message, "state": "paused" });
+            return json(StatusCode::CONFLICT, &refusal);
+        }
         match self.answer(request).await {
             Ok(response) => response,
             Err(Refusal(status, message)) => {

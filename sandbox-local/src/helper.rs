@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::cleanup;
 use crate::failure::{Failure, FailureKind};
@@ -11,10 +12,18 @@ use crate::monitor;
 
 const USAGE: &str = "usage: sandhold-helper local (run | recover | stop | destroy) --dir DIR";
 
+/// Whether this program called [`init`], and so can be started as the helper.
+static IS_OWN_HELPER: AtomicBool = AtomicBool::new(false);
+
+pub(crate) fn is_own_helper() -> bool {
+    IS_OWN_HELPER.load(Ordering::Relaxed)
+}
+
 /// Becomes the helper if this process was started as one; otherwise returns at once.
 ///
 /// A program that calls this first thing in `main`, before it starts a thread, can be its own helper.
 pub fn init() {
+    IS_OWN_HELPER.store(true, Ordering::Relaxed);
     let mut args = std::env::args_os().skip(1);
     if args.next().is_some_and(|first| first == "sandhold-helper") {
         let code = run(&args.collect::<Vec<_>>());

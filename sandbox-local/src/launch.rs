@@ -1,0 +1,163 @@
+//! The helper program: found, and started so that the sandbox outlives this process.
+
+use std::ffi::OsStr;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use sandhold_core::{Error, ErrorKind, Result};
+use tokio::io::AsyncReadExt as _;
+use tokio::net::unix::pipe::Receiver;
+
+use crate::cleanup::Found;
+use crate::failure::Failure;
+use crate::monitor::READY;
+
+/// The name of the helper program.
+const HELPER: &str = "sandhold-helper";
+
+/// The most that the helper may say.
+const MAX_ANSWER: u64 = 64 * 1024;
+
+/// The helper program and how it is called.
+#[derive(Clone, Debug)]
+pub(crate) struct Helper {
+    program: PathBuf,
+    /// The first word for a program that is its own helper.
+    prefix: Option<&'static str>,
+}
+
+impl Helper {
+    /// Finds the helper: the option, `SANDHOLD_HELPER`, this very program when it called `init`, beside this
+    /// executable, `PATH`.
+    pub(crate) fn find(option: Option<&Path>) -> Result<Self> {
+        if let Some(path) = option {
+            return Self::at(path, "LocalConfig::with_helper");
+        }
+        if let Some(path) = std::env::var_os("SANDHOLD_HELPER").filter(|path| !path.is_empty()) {
+            return Self::at(Path::new(&path), "SANDHOLD_HELPER");
+        }
+        let own = std::env::current_exe().ok();
+        if crate::helper::is_own_helper()
+            && let Some(program) = own
+        {
+            return Ok(Self { program, prefix: Some(HELPER) });
+        }
+        // Test programs and examples are built one directory below the helper.
+        let beside =
+            own.iter().flat_map(|own| own.ancestors().skip(1).take(2)).map(|place| place.join(HELPER));
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let in_path =
+            std::env::split_paths(&path).filter(|place| place.is_absolute()).map(|place| place.join(HELPER));
+        match beside.chain(in_path).find(|candidate| is_executable(candidate)) {
+            Some(program) => Ok(Self { program, prefix: None }),
+            None => Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!(
+                    "the program {HELPER} was not found: name it by LocalConfig::with_helper or SANDHOLD_HELPER, put it \
+                     beside this executable or in PATH, or call sandhold_local::init() first thing in main"
+                ),
+            )
+            .with_reason("no_helper")),
+        }
+    }
+
+    fn at(path: &Path, named_by: &str) -> Result<Self> {
+        if is_executable(path) {
+            return Ok(Self { program: path.to_owned(), prefix: None });
+        }
+        Err(Error::new(
+            ErrorKind::InvalidArgument,
+            format!("{} named by {named_by} is not a program; build it by `make helper`", path.display()),
+        )
+        .with_reason("no_helper"))
+    }
+
+    /// Starts the sandbox in `directory` and returns once it answers.
+    pub(crate) async fn run(&self, directory: &Path, timeout: Duration) -> Result<()> {
+        let answer = self.call(&["run".as_ref(), "--dir".as_ref(), directory.as_os_str()], timeout).await?;
+        match answer.trim() {
+            READY => Ok(()),
+            text => Err(failure(text)),
+        }
+    }
+
+    /// Finishes the work of a monitor that is gone, and says how far the sandbox is.
+    pub(crate) async fn recover(&self, directory: &Path, timeout: Duration) -> Result<Found> {
+        self.settle("recover", directory, timeout).await
+    }
+
+    /// Decides, durably, that the sandbox ends, and removes everything of it.
+    pub(crate) async fn destroy(&self, directory: &Path, timeout: Duration) -> Result<Found> {
+        self.settle("destroy", directory, timeout).await
+    }
+
+    async fn settle(&self, what: &'static str, directory: &Path, timeout: Duration) -> Result<Found> {
+        let answer = self.call(&[what.as_ref(), "--dir".as_ref(), directory.as_os_str()], timeout).await?;
+        serde_json::from_str(answer.trim()).map_err(|_| failure(&answer))
+    }
+
+    /// Finds out by doing it what works on this host; returns JSON.
+    pub(crate) async fn probe(&self, home: &Path, timeout: Duration) -> Result<String> {
+        self.call(&["probe".as_ref(), "--home".as_ref(), home.as_os_str()], timeout).await
+    }
+
+    /// Runs `sandhold-helper local …` and reads what it says until it closes its output. The helper detaches by itself,
+    /// so that the process waited for here is short-lived.
+    async fn call(&self, args: &[&OsStr], timeout: Duration) -> Result<String> {
+        let mut command = Command::new(&self.program);
+        command
+            .args(self.prefix)
+            .arg("local")
+            .args(args)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null());
+        let mut child = tokio::task::spawn_blocking(move || command.spawn())
+            .await
+            .map_err(|error| Error::new(ErrorKind::Unexpected, "the start was ended").with_source(error))?
+            .map_err(|error| {
+                Error::new(ErrorKind::Unavailable, format!("{} cannot be started", self.program.display()))
+                    .with_source(error)
+            })?;
+        let stdout = child.stdout.take().map(OwnedFd::from);
+        let read = async {
+            let mut text = String::new();
+            if let Some(stdout) = stdout {
+                Receiver::from_owned_fd(stdout)?.take(MAX_ANSWER).read_to_string(&mut text).await?;
+            }
+            Ok::<_, std::io::Error>(text)
+        };
+        let answer = tokio::time::timeout(timeout, read).await;
+        if answer.is_err() {
+            let _ = child.kill();
+        }
+        // A host that reaps every child itself leaves nothing to wait for, which is fine.
+        tokio::task::spawn_blocking(move || child.wait().ok());
+        match answer {
+            Ok(Ok(text)) => Ok(text),
+            Ok(Err(error)) => {
+                Err(Error::new(ErrorKind::Unexpected, "the helper's answer cannot be read")
+                    .with_source(error))
+            }
+            Err(_) => {
+                Err(Error::new(ErrorKind::Timeout, format!("the helper did not answer within {timeout:?}"))
+                    .with_outcome(sandhold_core::Outcome::Unknown))
+            }
+        }
+    }
+}
+
+fn failure(text: &str) -> Error {
+    match serde_json::from_str::<Failure>(text.trim()) {
+        Ok(failed) => failed.into(),
+        Err(_) => Error::new(ErrorKind::Unexpected, format!("the helper ended without an answer: {text:?}"))
+            .with_outcome(sandhold_core::Outcome::Unknown),
+    }
+}
+
+fn is_executable(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|facts| facts.is_file() && facts.permissions().mode() & 0o111 != 0)
+}

@@ -1,0 +1,479 @@
+//! The local provider: sandboxes of this machine, found by their directories.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use async_trait::async_trait;
+use sandhold_core::{
+    Capabilities, ConnectOptions, Connection, CreateOptions, DestroyOutcome, Error, ErrorKind, FindQuery,
+    ListFilter, Memory, Outcome, PauseOutcome, Result, ResultStream, SandboxHandle, SandboxId, SandboxInfo,
+    SandboxProvider, SandboxState,
+};
+use sandhold_envd::{ControlPlane, EnvdHandle};
+use tokio::sync::OnceCell;
+use tokio::time::Instant;
+
+use crate::cleanup;
+use crate::config::LocalConfig;
+use crate::control::{Info, State};
+use crate::launch::Helper;
+use crate::record::Record;
+use crate::registration::{self, Registration};
+use crate::state_dir::{ChangeLock, StateDir};
+use crate::{idmap, link, state_dir};
+
+/// The name of this provider.
+pub(crate) const NAME: &str = "local";
+
+/// How long a change by another process is waited for.
+const CHANGE_WAIT: Duration = Duration::from_secs(30);
+
+/// How long a killed sandbox may take to be removed.
+const REMOVE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How long a daemon that should be there may take to answer a question.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Sandboxes on this machine: isolated processes that outlive the program that made them.
+///
+/// Every value over one state directory sees the same sandboxes, in this process or another. Clones share what was
+/// found out about the host.
+#[derive(Clone, Debug)]
+pub struct LocalProvider(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    config: LocalConfig,
+    home: StateDir,
+    helper: Helper,
+    fingerprint: String,
+    probed: OnceCell<()>,
+}
+
+/// What a look at one sandbox showed.
+enum Look {
+    /// It does not exist, or its end was decided.
+    Gone,
+    Running(Box<Info>),
+    Stopped,
+    /// It starts or ends.
+    Between,
+}
+
+impl LocalProvider {
+    /// Opens the state directory and finds the helper; makes nothing but the directory.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] with reason `no_helper`, or for a state directory that is not known;
+    /// [`ErrorKind::PermissionDenied`] when it cannot be written; [`ErrorKind::Unsupported`] with reason `newer_version`
+    /// when a newer library wrote it.
+    pub fn new(config: LocalConfig) -> Result<Self> {
+        let at = |error: Error| error.at(NAME, "open");
+        let home = StateDir::open(config.resolve_home().map_err(at)?).map_err(at)?;
+        let helper = Helper::find(config.helper.as_deref()).map_err(at)?;
+        let fingerprint = format!("local:{}", home.root().display());
+        Ok(Self(Arc::new(Inner { config, home, helper, fingerprint, probed: OnceCell::new() })))
+    }
+
+    /// Returns the state directory.
+    #[must_use]
+    pub fn home(&self) -> &Path {
+        self.0.home.root()
+    }
+
+    /// Runs the host's probe: what isolation works here, as JSON, found out by doing it.
+    ///
+    /// # Errors
+    /// What kept the probe from running.
+    pub async fn probe(&self) -> Result<String> {
+        self.0
+            .helper
+            .probe(self.home(), self.0.config.start_timeout)
+            .await
+            .map_err(|error| error.at(NAME, "probe"))
+    }
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|error| Error::new(ErrorKind::Unexpected, "the file work was ended").with_source(error))?
+}
+
+impl Inner {
+    fn handle(self: &Arc<Self>, id: &SandboxId, registration: &Registration) -> Result<EnvdHandle> {
+        let directory = self.directory(id)?;
+        let client = link::client(&directory, &registration.spec.user)?;
+        let generation = registration.tags.generation.clone();
+        Ok(EnvdHandle::new(
+            client,
+            NAME,
+            id.clone(),
+            Some(generation),
+            Arc::clone(self) as Arc<dyn ControlPlane>,
+        ))
+    }
+
+    fn directory(&self, id: &SandboxId) -> Result<PathBuf> {
+        self.home.directory(id).ok_or_else(|| gone(id))
+    }
+
+    /// Reads a sandbox's record; `None` when it does not exist or its end was decided.
+    async fn record(&self, id: &SandboxId) -> Result<Option<(Record, Registration)>> {
+        let Some(directory) = self.home.directory(id) else { return Ok(None) };
+        blocking(move || registration::load(&directory)).await
+    }
+
+    /// Looks at a sandbox without changing it.
+    async fn look(&self, id: &SandboxId, user: &str) -> Result<Look> {
+        let Some(directory) = self.home.directory(id) else { return Ok(Look::Gone) };
+        let there = directory.clone();
+        let monitored = blocking(move || {
+            if !there.is_dir() {
+                return Ok(None);
+            }
+            Ok(Some(cleanup::is_monitored(&there)?))
+        })
+        .await?;
+        match monitored {
+            None => return Ok(Look::Gone),
+            Some(false) => return Ok(Look::Stopped),
+            Some(true) => {}
+        }
+        let client = link::client(&directory, user)?;
+        match tokio::time::timeout(ANSWER_TIMEOUT, link::info(&client)).await {
+            Ok(Ok(live)) => Ok(Look::Running(Box::new(live))),
+            // It has a monitor and no daemon that answers: it is on its way up or down.
+            Ok(Err(error)) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::OutcomeUnknown) => {
+                Ok(Look::Between)
+            }
+            Ok(Err(error)) => Err(error),
+            Err(_) => Ok(Look::Between),
+        }
+    }
+
+    async fn info(&self, id: &SandboxId) -> Result<Option<SandboxInfo>> {
+        let Some((_, registration)) = self.record(id).await? else { return Ok(None) };
+        let (state, live) = match self.look(id, &registration.spec.user).await? {
+            Look::Gone => return Ok(None),
+            Look::Running(live) => (
+                match live.state {
+                    State::Running => SandboxState::Running,
+                    State::Paused => SandboxState::Paused,
+                },
+                Some(live),
+            ),
+            Look::Stopped => (SandboxState::Stopped, None),
+            Look::Between => (SandboxState::Transitioning, None),
+        };
+        let mut info =
+            SandboxInfo::new(id.clone(), state, registration.spec.template.clone(), registration.created_at);
+        info.started_at = registration.resumed_at.unwrap_or(registration.created_at);
+        info.metadata = registration.spec.metadata;
+        info.tags = Some(registration.tags);
+        // Detached from the process that made it, and still in the control group of its service.
+        info.survives = "host_process".to_owned();
+        if let Some(live) = live {
+            info.expires_at = live.lease_ms.map(|left| SystemTime::now() + Duration::from_millis(left));
+            info.isolation = Some(live.isolation.facts());
+        }
+        Ok(Some(info))
+    }
+
+    /// Checks what must hold on this host, once.
+    async fn check_requirements(&self) -> Result<()> {
+        if self.config.requirements.is_empty() {
+            return Ok(());
+        }
+        self.probed
+            .get_or_try_init(|| async {
+                let text = self.helper.probe(self.home.root(), self.config.start_timeout).await?;
+                registration::check_probe(&text, &self.config.requirements)
+            })
+            .await
+            .map(|_| ())
+    }
+
+    async fn create(self: &Arc<Self>, options: CreateOptions) -> Result<EnvdHandle> {
+        self.check_requirements().await?;
+        let id = registration::id_of(&options.tags.attempt)?;
+        let registration = Registration::new(&options);
+        let (inner, new_id, made) = (Arc::clone(self), id.clone(), registration.clone());
+        let lock = blocking(move || {
+            let ids = idmap::choose(inner.home.root(), new_id.as_str()).map_err(Error::from)?;
+            let spec = made.helper_spec(&new_id, ids.clone(), inner.config.in_memory)?;
+            let made = inner.home.make(&new_id, &made.record(spec)?);
+            if !matches!(made, Ok(Some(_))) {
+                idmap::release(inner.home.root(), &ids);
+            }
+            made
+        })
+        .await?;
+        let Some(lock) = lock else {
+            // The same attempt made it before: it is the same sandbox.
+            let options = ConnectOptions::default()
+                .with_generation(registration.tags.generation.clone())
+                .with_deadline(options.deadline);
+            return self.connect(&id, options).await.map(|(handle, _)| handle);
+        };
+        let directory = self.directory(&id)?;
+        let timeout = self.config.start_timeout.min(options.deadline);
+        if let Err(error) = self.helper.run(&directory, timeout).await {
+            return Err(match self.remove(&id, lock).await {
+                Ok(()) => error.with_outcome(Outcome::NotStarted),
+                // The record says that its end was decided, or it is stopped: both are found by a later look.
+                Err(cleanup) => error.with_cleanup(&cleanup).with_outcome(Outcome::Unknown),
+            });
+        }
+        drop(lock);
+        self.handle(&id, &registration)
+    }
+
+    async fn connect(
+        self: &Arc<Self>,
+        id: &SandboxId,
+        options: ConnectOptions,
+    ) -> Result<(EnvdHandle, Option<Memory>)> {
+        let deadline = Instant::now() + options.deadline;
+        let Some((_, registration)) = self.record(id).await? else { return Err(gone(id)) };
+        if let Some(wanted) = &options.generation
+            && *wanted != registration.tags.generation
+        {
+            return Err(Error::new(ErrorKind::Stale, "the sandbox is of another generation")
+                .with_context("id", id)
+                .with_context("wanted", wanted)
+                .with_context("found", &registration.tags.generation));
+        }
+        let handle = self.handle(id, &registration)?;
+        let user = &registration.spec.user;
+        let mut resumed = None;
+        // A running one is connected to without a lock.
+        if !matches!(self.look(id, user).await?, Look::Running(live) if live.state == State::Running) {
+            let Some(lock) = self.home.lock(id, deadline).await? else { return Err(gone(id)) };
+            resumed = self.wake(id, &handle, user, options.lease, deadline).await?;
+            drop(lock);
+        }
+        if let Some(lease) = options.lease {
+            link::lease(handle.client(), lease, true).await?;
+        }
+        Ok((handle, resumed))
+    }
+
+    /// Brings a sandbox to run, under its lock; says what was kept when it was not running.
+    async fn wake(
+        &self,
+        id: &SandboxId,
+        handle: &EnvdHandle,
+        user: &str,
+        lease: Option<Duration>,
+        deadline: Instant,
+    ) -> Result<Option<Memory>> {
+        let directory = self.directory(id)?;
+        loop {
+            match self.look(id, user).await? {
+                Look::Gone => return Err(gone(id)),
+                Look::Running(live) if live.state == State::Paused => {
+                    link::thaw(handle.client(), lease).await?;
+                    return Ok(Some(Memory::Kept));
+                }
+                Look::Running(_) => return Ok(None),
+                Look::Stopped => {
+                    // What was decided or left behind comes first.
+                    self.helper.recover(&directory, REMOVE_TIMEOUT).await?;
+                    if self.record(id).await?.is_none() {
+                        return Err(gone(id));
+                    }
+                    let now = directory.clone();
+                    blocking(move || registration::note_resume(&now)).await?;
+                    self.helper.run(&directory, self.config.start_timeout).await?;
+                    return Ok(Some(Memory::Lost));
+                }
+                Look::Between if Instant::now() < deadline => {
+                    tokio::time::sleep(Duration::from_millis(2)).await;
+                }
+                Look::Between => {
+                    return Err(Error::new(
+                        ErrorKind::Unavailable,
+                        "the sandbox has a monitor and its daemon does not answer; try again, or destroy it",
+                    )
+                    .with_context("id", id)
+                    .retryable(None));
+                }
+            }
+        }
+    }
+
+    async fn pause(&self, id: &SandboxId) -> Result<PauseOutcome> {
+        let deadline = Instant::now() + CHANGE_WAIT;
+        let Some((_, registration)) = self.record(id).await? else { return Err(gone(id)) };
+        let Some(lock) = self.home.lock(id, deadline).await? else { return Err(gone(id)) };
+        let client = link::client(&self.directory(id)?, &registration.spec.user)?;
+        let outcome = loop {
+            match self.look(id, &registration.spec.user).await? {
+                Look::Gone => return Err(gone(id)),
+                Look::Running(live) if live.state == State::Paused => break PauseOutcome::AlreadyPaused,
+                // Its processes are lost already, and its files are at rest.
+                Look::Stopped => break PauseOutcome::AlreadyPaused,
+                Look::Running(_) => {
+                    break if link::freeze(&client).await? {
+                        PauseOutcome::Paused
+                    } else {
+                        PauseOutcome::AlreadyPaused
+                    };
+                }
+                Look::Between if Instant::now() < deadline => {
+                    tokio::time::sleep(Duration::from_millis(2)).await
+                }
+                Look::Between => {
+                    return Err(Error::new(ErrorKind::Unavailable, "the sandbox's daemon does not answer")
+                        .with_context("id", id)
+                        .retryable(None));
+                }
+            }
+        };
+        drop(lock);
+        Ok(outcome)
+    }
+
+    async fn destroy(&self, id: &SandboxId) -> Result<DestroyOutcome> {
+        let Some(lock) = self.home.lock(id, Instant::now() + CHANGE_WAIT).await? else {
+            return Ok(DestroyOutcome::AlreadyGone);
+        };
+        let existed = self.record(id).await?.is_some();
+        self.remove(id, lock).await?;
+        Ok(if existed { DestroyOutcome::Destroyed } else { DestroyOutcome::AlreadyGone })
+    }
+
+    /// Decides the end of a sandbox, durably, and sees to it that nothing is left.
+    async fn remove(&self, id: &SandboxId, lock: ChangeLock) -> Result<()> {
+        let directory = self.directory(id)?;
+        self.helper.destroy(&directory, REMOVE_TIMEOUT).await?;
+        // After a lease that ran out the reason is left; a destroy leaves nothing.
+        blocking(move || Ok(state_dir::remove_ended(&directory)?)).await?;
+        drop(lock);
+        Ok(())
+    }
+
+    async fn find(&self, query: FindQuery) -> Result<Vec<SandboxInfo>> {
+        let (owner, key, attempt) = match query {
+            FindQuery::Id(id) => return Ok(self.info(&id).await?.into_iter().collect()),
+            FindQuery::Key { owner, key, attempt } => (owner, key, attempt),
+            _ => return Err(Error::unsupported(NAME, "find by this query")),
+        };
+        let filter = ListFilter::default().with_owner(owner).with_key(key);
+        let wanted = |registration: &Registration| {
+            registration.matches(&filter)
+                && attempt.as_ref().is_none_or(|attempt| registration.tags.attempt == *attempt)
+        };
+        let mut found = Vec::new();
+        for id in self.ids().await? {
+            // Only the wanted ones are asked how they are.
+            if self.record(&id).await?.is_some_and(|(_, registration)| wanted(&registration)) {
+                found.extend(self.info(&id).await?);
+            }
+        }
+        Ok(found)
+    }
+
+    async fn ids(&self) -> Result<Vec<SandboxId>> {
+        let home = self.home.clone();
+        blocking(move || home.ids()).await
+    }
+
+    async fn list(&self, filter: &ListFilter) -> Result<Vec<SandboxInfo>> {
+        let mut found = Vec::new();
+        for id in self.ids().await? {
+            if self.record(&id).await?.is_some_and(|(_, registration)| registration.matches(filter)) {
+                found.extend(self.info(&id).await?.filter(|info| filter.matches(info)));
+            }
+        }
+        found.sort_by(|a, b| (a.created_at, &a.id).cmp(&(b.created_at, &b.id)));
+        Ok(found)
+    }
+
+    async fn set_lease(&self, id: &SandboxId, lease: Duration) -> Result<()> {
+        let Some((_, registration)) = self.record(id).await? else { return Err(gone(id)) };
+        match self.look(id, &registration.spec.user).await? {
+            Look::Gone => Err(gone(id)),
+            // Nothing runs that a lease could end, and its files are kept until they are destroyed.
+            Look::Stopped => Ok(()),
+            Look::Running(_) | Look::Between => {
+                let client = link::client(&self.directory(id)?, &registration.spec.user)?;
+                link::lease(&client, lease, false).await
+            }
+        }
+    }
+}
+
+fn gone(id: &SandboxId) -> Error {
+    Error::new(ErrorKind::Gone, "the sandbox does not exist").with_context("id", id)
+}
+
+#[async_trait]
+impl ControlPlane for Inner {
+    async fn info(&self, id: &SandboxId) -> Result<SandboxInfo> {
+        Self::info(self, id).await?.ok_or_else(|| gone(id)).map_err(|error| error.at(NAME, "info"))
+    }
+}
+
+#[async_trait]
+impl SandboxProvider for LocalProvider {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let mut capabilities = Capabilities::default();
+        // A create is visible to every listing once its directory has its name.
+        capabilities.list_visibility = Some(Duration::ZERO);
+        capabilities.create_settle = Some(self.0.config.start_timeout);
+        capabilities.idempotent_create = true;
+        capabilities.find_without_waking = true;
+        capabilities.tags = true;
+        capabilities.pause = true;
+        capabilities.pause_keeps_memory = true;
+        capabilities.lease = true;
+        capabilities.dial = true;
+        capabilities.retained_output = true;
+        capabilities.signal_tree = true;
+        capabilities.host_mounts = true;
+        capabilities
+    }
+
+    fn fingerprint(&self) -> String {
+        self.0.fingerprint.clone()
+    }
+
+    async fn find(&self, query: FindQuery) -> Result<Vec<SandboxInfo>> {
+        self.0.find(query).await.map_err(|error| error.at(NAME, "find"))
+    }
+
+    async fn connect_opts(&self, id: &SandboxId, options: ConnectOptions) -> Result<Connection> {
+        let (handle, resumed) =
+            self.0.connect(id, options).await.map_err(|error| error.at(NAME, "connect"))?;
+        Ok(Connection::new(Arc::new(handle), resumed))
+    }
+
+    async fn create_opts(&self, options: CreateOptions) -> Result<Arc<dyn SandboxHandle>> {
+        let handle = self.0.create(options).await.map_err(|error| error.at(NAME, "create"))?;
+        Ok(Arc::new(handle))
+    }
+
+    async fn list(&self, filter: ListFilter) -> Result<ResultStream<SandboxInfo>> {
+        let listed = self.0.list(&filter).await.map_err(|error| error.at(NAME, "list"))?;
+        Ok(ResultStream::from_items(listed))
+    }
+
+    async fn pause(&self, id: &SandboxId) -> Result<PauseOutcome> {
+        self.0.pause(id).await.map_err(|error| error.at(NAME, "pause"))
+    }
+
+    async fn destroy(&self, id: &SandboxId) -> Result<DestroyOutcome> {
+        self.0.destroy(id).await.map_err(|error| error.at(NAME, "destroy"))
+    }
+
+    async fn set_lease(&self, id: &SandboxId, lease: Duration) -> Result<()> {
+        self.0.set_lease(id, lease).await.map_err(|error| error.at(NAME, "set_lease"))
+    }
+}
