@@ -103,7 +103,12 @@ pub(crate) fn stop(dir: &Path) -> Result<Found, Failure> {
     }
     let deadline = Instant::now() + PATIENCE;
     loop {
-        if let Some(lock) = lock_monitor(dir)? {
+        let lock = match lock_monitor(dir) {
+            // The monitor has removed everything in the meantime.
+            Err(error) if error.kind == FailureKind::NotFound && !dir.is_dir() => return Ok(Found::Gone),
+            lock => lock?,
+        };
+        if let Some(lock) = lock {
             let found = settle(dir, None);
             drop(lock);
             return found;

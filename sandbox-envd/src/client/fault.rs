@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, StatusCode};
-use sandhold_core::{Error, ErrorKind, Outcome};
+use sandhold_core::{Error, ErrorKind, Outcome, REASON_PAUSED};
 use serde_json::Value;
 
 use crate::client::connection::{Fault, FaultKind};
@@ -139,6 +139,10 @@ impl Call {
             // A missing file names itself; a missing route says which path it was.
             StatusCode::NOT_FOUND if field("path").is_some() => self.error(ErrorKind::Unsupported, message),
             StatusCode::NOT_FOUND => self.error(ErrorKind::NotFound, message),
+            // Refused before anything was done: the sandbox's processes are frozen.
+            StatusCode::CONFLICT if field("state").and_then(Value::as_str) == Some("paused") => {
+                self.error(ErrorKind::InvalidState, message).with_reason(REASON_PAUSED)
+            }
             StatusCode::CONFLICT => self.error(ErrorKind::Conflict, message),
             StatusCode::NOT_IMPLEMENTED | StatusCode::METHOD_NOT_ALLOWED => {
                 self.error(ErrorKind::Unsupported, message)

@@ -8,8 +8,9 @@ use async_trait::async_trait;
 use buffa::Message;
 use sandhold_core::{
     AttachOptions, ByteStream, Download, EntryInfo, Error, ErrorKind, FileOptions, Generation, ListOptions,
-    PortStream, Process, ProcessInfo, ProcessSelector, ProcessSpec, ReadOptions, Result, ResultStream,
-    SandboxHandle, SandboxId, SandboxInfo, Signal, WatchEvent, WatchOptions, WriteOptions,
+    Outcome, PortStream, Process, ProcessInfo, ProcessSelector, ProcessSpec, REASON_PAUSED, ReadOptions,
+    Result, ResultStream, SandboxHandle, SandboxId, SandboxInfo, SandboxState, Signal, WatchEvent,
+    WatchOptions, WriteOptions,
 };
 
 use crate::client::convert;
@@ -116,6 +117,20 @@ impl EnvdHandle {
         }
         let asked = tokio::time::timeout(EXPLAIN_TIME, self.inner.control.info(&self.inner.id)).await;
         match asked {
+            // Nothing was sent, and the provider says why nobody answers: a connect is the way on.
+            Ok(Ok(info))
+                if matches!(info.state, SandboxState::Paused | SandboxState::Stopped)
+                    && error.outcome() == Outcome::NotStarted =>
+            {
+                Error::new(
+                    ErrorKind::InvalidState,
+                    "the sandbox does not run; connect to it first, which resumes it",
+                )
+                .with_reason(REASON_PAUSED)
+                .at(self.inner.provider, error.operation())
+                .with_context("id", &self.inner.id)
+                .with_source(error)
+            }
             Ok(Ok(info)) => error.with_context("sandbox", format!("{:?}", info.state).to_lowercase()),
             Ok(Err(gone)) if gone.kind() == ErrorKind::Gone => {
                 let outcome = error.outcome();
