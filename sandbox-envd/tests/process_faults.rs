@@ -1,5 +1,6 @@
 //! Faults that users of other sandboxes reported, and the promises beyond E2B: trees, deadlines, complete output.
 #![cfg(feature = "daemon")]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests panic, and say what they skip")]
 
 mod process_support;
 

@@ -1,5 +1,6 @@
 //! Nothing is left behind; alone in its program, because it counts what the whole process has open.
 #![cfg(feature = "daemon")]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests panic, and say what they skip")]
 
 mod process_support;
 

@@ -1,5 +1,6 @@
 //! Output and exit that outlive whoever started the process, and the daemon itself.
 #![cfg(feature = "daemon")]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests panic, and say what they skip")]
 
 mod process_support;
 

@@ -1,5 +1,6 @@
 //! Every method of `process.Process` as E2B's clients see it.
 #![cfg(feature = "daemon")]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests panic, and say what they skip")]
 
 mod process_support;
 

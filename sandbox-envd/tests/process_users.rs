@@ -1,6 +1,7 @@
 //! Commands as other users, the embedding program's hooks, and the duties of an init. Alone in its program:
 //! parts of it run again as a child of their own, in namespaces or as a subreaper.
 #![cfg(feature = "daemon")]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests panic, and say what they skip")]
 
 mod process_support;
 
