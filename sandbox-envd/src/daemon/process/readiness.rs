@@ -1,4 +1,4 @@
-//! Descriptors that the runtime watches.
+//! Descriptors that the runtime watches, and the size of the pipes among them.
 #![expect(unsafe_code, reason = "the runtime cannot check that a descriptor stays the same one")]
 
 use std::io;
@@ -6,6 +6,17 @@ use std::os::fd::OwnedFd;
 
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+
+/// Asked for first, and what a user over the kernel's pipe quota falls back to.
+const PIPE_SIZES: [usize; 2] = [1 << 20, 256 << 10];
+
+/// Makes the pipe behind a descriptor as large as it may be; a terminal stays as it is.
+///
+/// Only pipes that carry much are enlarged: the quota is per user, and whoever is over it gets tiny new pipes.
+pub(crate) fn enlarge(fd: &OwnedFd) {
+    // A pipe of the default size works too, only slower.
+    let _ = PIPE_SIZES.iter().find(|size| rustix::pipe::fcntl_setpipe_size(fd, **size).is_ok());
+}
 
 /// Watches a non-blocking descriptor on the current runtime.
 pub(crate) fn watch(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {

@@ -11,6 +11,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::daemon::process::log::{Log, Slice};
 use crate::daemon::process::pty;
+use crate::daemon::process::readiness;
 use crate::daemon::process::reaper::{Exit, Reaper};
 use crate::daemon::process::stream::{Chunk, STREAMS, Stream};
 use crate::daemon::process::tree::{self, Tree};
@@ -19,6 +20,9 @@ use crate::messages::process::{ProcessConfig, Replay};
 
 /// Chunks that a follower may lag behind before the process has to wait for it.
 const QUEUE: usize = 4;
+
+/// Input that does not fit into a pipe of the kernel's default size.
+const LARGE_INPUT: usize = 64 << 10;
 
 /// How a process ended, as far as anybody knows.
 #[derive(Clone, Debug, PartialEq)]
@@ -275,6 +279,9 @@ impl Process {
             Input::Pipe(fd) => fd,
             Input::Terminal(fd) => fd,
         };
+        if bytes.len() > LARGE_INPUT {
+            readiness::enlarge(fd.get_ref());
+        }
         let mut rest = bytes;
         while !rest.is_empty() {
             let mut ready = fd.writable().await?;

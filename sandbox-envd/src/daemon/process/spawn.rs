@@ -21,9 +21,6 @@ use crate::daemon::process::pty;
 use crate::daemon::process::reaper::{Exit, Reaper};
 use crate::daemon::state::{ChildSetup, ChildUser, UserMode};
 
-/// Asked for first, and what an unprivileged daemon over its pipe quota falls back to.
-const PIPE_SIZES: [usize; 2] = [1 << 20, 256 << 10];
-
 /// As E2B's envd: the kernel kills a command before it kills the daemon.
 const OOM_SCORE_ADJ: &[u8] = b"100";
 
@@ -137,8 +134,6 @@ fn open_stdio(command: &Command) -> io::Result<(Io, [OwnedFd; 3])> {
 
 fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
-    // A pipe of the default size works too, only slower.
-    let _ = PIPE_SIZES.iter().find(|size| rustix::pipe::fcntl_setpipe_size(&write, **size).is_ok());
     Ok((above_stdio(read)?, above_stdio(write)?))
 }
 

@@ -13,6 +13,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use crate::daemon::process::readiness;
 use crate::daemon::process::reaper::Exit;
 use crate::daemon::process::running::Process;
 use crate::daemon::process::stream::Stream;
@@ -39,13 +40,15 @@ pub(crate) struct Outputs {
     open: Vec<(Stream, Arc<AsyncFd<OwnedFd>>)>,
     buffer: Vec<u8>,
     next_size: usize,
+    /// Whether the pipe that turned out to carry much was made larger.
+    enlarged: bool,
     /// Whose turn it is, so that a busy stream does not starve the other.
     turn: usize,
 }
 
 impl Outputs {
     pub(crate) fn new(open: Vec<(Stream, Arc<AsyncFd<OwnedFd>>)>) -> Self {
-        Self { open, buffer: Vec::new(), next_size: SMALL_READ, turn: 0 }
+        Self { open, buffer: Vec::new(), next_size: SMALL_READ, enlarged: false, turn: 0 }
     }
 
     /// Waits for output; `None` once every stream ended.
@@ -113,6 +116,10 @@ impl Outputs {
             Err(Errno::IO) => 0,
             Err(error) => return Err(error.into()),
         };
+        if count >= SMALL_READ && !self.enlarged {
+            readiness::enlarge(fd);
+            self.enlarged = true;
+        }
         self.next_size = if count >= SMALL_READ { LARGE_READ } else { SMALL_READ };
         if count * 2 >= self.buffer.capacity() {
             return Ok(std::mem::take(&mut self.buffer).into());
