@@ -30,6 +30,8 @@ pub struct Capabilities {
     pub metrics: bool,
     /// [`crate::SandboxProvider::logs`] works.
     pub logs: bool,
+    /// [`crate::SandboxProvider::update_network`] works.
+    pub update_network: bool,
     /// [`crate::SandboxHandle::dial`] works.
     pub dial: bool,
     /// Output of a process can be kept in the sandbox and replayed by offset.

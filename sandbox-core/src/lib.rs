@@ -55,7 +55,8 @@ pub use process::{
 };
 pub use provider::{
     ConnectOptions, Connection, CreateOptions, DEFAULT_CALL_DEADLINE, DestroyOutcome, FindQuery, ListFilter,
-    Memory, Metrics, PauseOutcome, SandboxProvider, SandboxProviderExt,
+    LogLine, LogOptions, Memory, Metrics, PauseOutcome, SandboxProvider, SandboxProviderExt, SnapshotId,
+    SnapshotOptions,
 };
 pub use registry::{
     Abandoned, FileRegistry, KEEP_ABANDONED, Lease, MemoryRegistry, Phase, Record, Registry, RegistryScope,

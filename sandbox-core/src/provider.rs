@@ -212,6 +212,85 @@ pub enum DestroyOutcome {
     AlreadyGone,
 }
 
+/// The provider's id of a stored state.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct SnapshotId(String);
+
+impl SnapshotId {
+    /// Wraps an id as the provider wrote it.
+    pub fn new(id: impl Into<String>) -> Self {
+        Self(id.into())
+    }
+
+    /// Returns the text, verbatim.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Shapes one snapshot.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SnapshotOptions {
+    /// A name to find it by; default the provider's own.
+    pub name: Option<String>,
+}
+
+impl SnapshotOptions {
+    /// Names the snapshot.
+    #[must_use]
+    pub fn with_name(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+}
+
+/// Shapes one look at the logs; the default is everything.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LogOptions {
+    /// Only lines from this moment on.
+    pub since: Option<SystemTime>,
+    /// At most so many lines.
+    pub limit: Option<usize>,
+}
+
+impl LogOptions {
+    /// Shows only lines from this moment on.
+    #[must_use]
+    pub fn with_since(mut self, since: SystemTime) -> Self {
+        self.since = Some(since);
+        self
+    }
+
+    /// Shows at most so many lines.
+    #[must_use]
+    pub fn with_limit(mut self, lines: usize) -> Self {
+        self.limit = Some(lines);
+        self
+    }
+}
+
+/// One line of a provider's log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LogLine {
+    /// When it was written.
+    pub at: SystemTime,
+    /// The provider's word for its level, such as `info`.
+    pub level: String,
+    /// The text.
+    pub message: String,
+}
+
+impl LogLine {
+    /// Puts a line together; for providers.
+    pub fn new(at: SystemTime, level: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { at, level: level.into(), message: message.into() }
+    }
+}
+
 /// Present use of a sandbox's resources.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
@@ -301,6 +380,36 @@ pub trait SandboxProvider: fmt::Debug + Send + Sync + 'static {
         Err(Error::unsupported(self.name(), "set_lease"))
     }
 
+    /// Stores the present state of a sandbox as something that new ones can start from; it runs on.
+    /// Requires [`Capabilities::snapshot`].
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::Gone`]; [`crate::ErrorKind::InvalidState`] when it does not run.
+    async fn snapshot(&self, id: &SandboxId, options: SnapshotOptions) -> Result<SnapshotId> {
+        let _ = (id, options);
+        Err(Error::unsupported(self.name(), "snapshot"))
+    }
+
+    /// Makes a new sandbox with these tags from the present state of another, which runs on. Never retried inside.
+    /// Requires [`Capabilities::fork`].
+    ///
+    /// # Errors
+    /// As [`SandboxProvider::create_opts`]; [`crate::ErrorKind::Gone`] when the source does not exist.
+    async fn fork(&self, id: &SandboxId, tags: Tags) -> Result<Arc<dyn SandboxHandle>> {
+        let _ = (id, tags);
+        Err(Error::unsupported(self.name(), "fork"))
+    }
+
+    /// Streams what the provider has logged about a sandbox, oldest first, also after its end where it is kept.
+    /// Requires [`Capabilities::logs`].
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::Gone`].
+    async fn logs(&self, id: &SandboxId, options: LogOptions) -> Result<ResultStream<LogLine>> {
+        let _ = (id, options);
+        Err(Error::unsupported(self.name(), "logs"))
+    }
+
     /// Measures the present use of resources. Requires [`Capabilities::metrics`].
     ///
     /// # Errors
@@ -310,7 +419,7 @@ pub trait SandboxProvider: fmt::Debug + Send + Sync + 'static {
         Err(Error::unsupported(self.name(), "metrics"))
     }
 
-    /// Replaces the network policy of a running sandbox.
+    /// Replaces the network policy of a running sandbox. Requires [`Capabilities::update_network`].
     ///
     /// # Errors
     /// [`crate::ErrorKind::Gone`].

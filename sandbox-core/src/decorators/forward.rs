@@ -6,8 +6,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::{
-    Capabilities, ConnectOptions, Connection, CreateOptions, DestroyOutcome, FindQuery, ListFilter, Metrics,
-    Network, PauseOutcome, Result, ResultStream, SandboxHandle, SandboxId, SandboxInfo, SandboxProvider,
+    Capabilities, ConnectOptions, Connection, CreateOptions, DestroyOutcome, FindQuery, ListFilter, LogLine,
+    LogOptions, Metrics, Network, PauseOutcome, Result, ResultStream, SandboxHandle, SandboxId, SandboxInfo,
+    SandboxProvider, SnapshotId, SnapshotOptions, Tags,
 };
 
 macro_rules! forward {
@@ -53,6 +54,18 @@ macro_rules! forward {
 
             async fn set_lease(&self, id: &SandboxId, lease: Duration) -> Result<()> {
                 (**self).set_lease(id, lease).await
+            }
+
+            async fn snapshot(&self, id: &SandboxId, options: SnapshotOptions) -> Result<SnapshotId> {
+                (**self).snapshot(id, options).await
+            }
+
+            async fn fork(&self, id: &SandboxId, tags: Tags) -> Result<Arc<dyn SandboxHandle>> {
+                (**self).fork(id, tags).await
+            }
+
+            async fn logs(&self, id: &SandboxId, options: LogOptions) -> Result<ResultStream<LogLine>> {
+                (**self).logs(id, options).await
             }
 
             async fn metrics(&self, id: &SandboxId) -> Result<Metrics> {

@@ -6,8 +6,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::{
     Capabilities, ConnectOptions, Connection, CreateOptions, DestroyOutcome, Error, ErrorKind, FindQuery,
-    ListFilter, Metrics, Network, PauseOutcome, Result, ResultStream, SandboxHandle, SandboxId, SandboxInfo,
-    SandboxProvider,
+    ListFilter, LogLine, LogOptions, Metrics, Network, PauseOutcome, Result, ResultStream, SandboxHandle,
+    SandboxId, SandboxInfo, SandboxProvider, SnapshotId, SnapshotOptions, Tags,
 };
 
 /// A provider with at most so many calls under way at once; more wait for their turn, first come, first served.
@@ -105,6 +105,21 @@ impl<P: SandboxProvider> SandboxProvider for Limited<P> {
     async fn set_lease(&self, id: &SandboxId, lease: Duration) -> Result<()> {
         let _turn = self.turn().await?;
         self.inner.set_lease(id, lease).await
+    }
+
+    async fn snapshot(&self, id: &SandboxId, options: SnapshotOptions) -> Result<SnapshotId> {
+        let _turn = self.turn().await?;
+        self.inner.snapshot(id, options).await
+    }
+
+    async fn fork(&self, id: &SandboxId, tags: Tags) -> Result<Arc<dyn SandboxHandle>> {
+        let _turn = self.turn().await?;
+        self.inner.fork(id, tags).await
+    }
+
+    async fn logs(&self, id: &SandboxId, options: LogOptions) -> Result<ResultStream<LogLine>> {
+        let _turn = self.turn().await?;
+        self.inner.logs(id, options).await
     }
 
     async fn metrics(&self, id: &SandboxId) -> Result<Metrics> {

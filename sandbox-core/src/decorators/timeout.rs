@@ -7,8 +7,8 @@ use tokio::time::timeout;
 
 use crate::{
     Capabilities, ConnectOptions, Connection, CreateOptions, DestroyOutcome, Error, ErrorKind, FindQuery,
-    ListFilter, Metrics, Network, Outcome, PauseOutcome, Result, ResultStream, SandboxHandle, SandboxId,
-    SandboxInfo, SandboxProvider,
+    ListFilter, LogLine, LogOptions, Metrics, Network, Outcome, PauseOutcome, Result, ResultStream,
+    SandboxHandle, SandboxId, SandboxInfo, SandboxProvider, SnapshotId, SnapshotOptions, Tags,
 };
 
 /// A provider whose every call ends within a deadline.
@@ -117,6 +117,18 @@ impl<P: SandboxProvider> SandboxProvider for WithTimeout<P> {
 
     async fn set_lease(&self, id: &SandboxId, lease: Duration) -> Result<()> {
         self.within("set_lease", Effect::Idempotent, self.inner.set_lease(id, lease)).await
+    }
+
+    async fn snapshot(&self, id: &SandboxId, options: SnapshotOptions) -> Result<SnapshotId> {
+        self.within("snapshot", Effect::Once, self.inner.snapshot(id, options)).await
+    }
+
+    async fn fork(&self, id: &SandboxId, tags: Tags) -> Result<Arc<dyn SandboxHandle>> {
+        self.within("fork", Effect::Once, self.inner.fork(id, tags)).await
+    }
+
+    async fn logs(&self, id: &SandboxId, options: LogOptions) -> Result<ResultStream<LogLine>> {
+        self.within("logs", Effect::None, self.inner.logs(id, options)).await
     }
 
     async fn metrics(&self, id: &SandboxId) -> Result<Metrics> {

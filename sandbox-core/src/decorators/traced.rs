@@ -7,8 +7,9 @@ use tracing::field::{Empty, display};
 use tracing::{Instrument, Span, info_span};
 
 use crate::{
-    Capabilities, ConnectOptions, Connection, CreateOptions, DestroyOutcome, FindQuery, ListFilter, Metrics,
-    Network, PauseOutcome, Result, ResultStream, SandboxHandle, SandboxId, SandboxInfo, SandboxProvider,
+    Capabilities, ConnectOptions, Connection, CreateOptions, DestroyOutcome, FindQuery, ListFilter, LogLine,
+    LogOptions, Metrics, Network, PauseOutcome, Result, ResultStream, SandboxHandle, SandboxId, SandboxInfo,
+    SandboxProvider, SnapshotId, SnapshotOptions, Tags,
 };
 
 /// A provider whose every call is a span of `tracing`: `sandbox.find`, `sandbox.create` and so on.
@@ -123,6 +124,18 @@ impl<P: SandboxProvider> SandboxProvider for Traced<P> {
     async fn set_lease(&self, id: &SandboxId, lease: Duration) -> Result<()> {
         let span = span!("sandbox.set_lease", self, sandbox.id = %id, sandbox.lease_s = lease.as_secs());
         traced(span, self.inner.set_lease(id, lease)).await
+    }
+
+    async fn snapshot(&self, id: &SandboxId, options: SnapshotOptions) -> Result<SnapshotId> {
+        traced(span!("sandbox.snapshot", self, sandbox.id = %id), self.inner.snapshot(id, options)).await
+    }
+
+    async fn fork(&self, id: &SandboxId, tags: Tags) -> Result<Arc<dyn SandboxHandle>> {
+        traced(span!("sandbox.fork", self, sandbox.id = %id), self.inner.fork(id, tags)).await
+    }
+
+    async fn logs(&self, id: &SandboxId, options: LogOptions) -> Result<ResultStream<LogLine>> {
+        traced(span!("sandbox.logs", self, sandbox.id = %id), self.inner.logs(id, options)).await
     }
 
     async fn metrics(&self, id: &SandboxId) -> Result<Metrics> {

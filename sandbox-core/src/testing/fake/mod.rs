@@ -207,7 +207,6 @@ fn late(operation: &'static str, deadline: Duration) -> Error {
 }
 
 #[async_trait]
-#[deny(clippy::missing_trait_methods)]
 impl SandboxProvider for FakeProvider {
     fn name(&self) -> &'static str {
         FAKE
