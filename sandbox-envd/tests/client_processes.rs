@@ -169,6 +169,15 @@ async fn kept_output_is_replayed_from_an_offset_after_the_end_until_released() {
 }
 
 #[tokio::test]
+async fn what_runs_cannot_be_released() {
+    let (_running, handle) = sandbox().await;
+    let process = handle.start(sh("sleep 60").with_retain(1000)).await.unwrap();
+    let error = handle.release(ProcessSelector::Pid(process.pid())).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidState, "{error}");
+    assert!(process.kill().await.unwrap());
+}
+
+#[tokio::test]
 async fn dropping_a_process_leaves_it_alone_and_a_signal_reaches_its_tree() {
     let (_running, handle) = sandbox().await;
     let mut process = handle.start(sh("sleep 60 & echo $!; wait")).await.unwrap();

@@ -196,12 +196,13 @@ async fn a_terminal_is_retained_too() {
 }
 
 #[tokio::test]
-async fn a_process_released_while_it_runs_goes_on_and_is_forgotten_like_any_other() {
+async fn what_runs_cannot_be_released() {
     let rig = Rig::new();
     let (pid, events) = rig.started(retained(program("sleep", &["300"]), "job", 0)).await;
-    assert_eq!(rig.post("/sandhold/processes/release", json!({ "pid": pid })).await, StatusCode::NO_CONTENT);
+    assert_eq!(rig.post("/sandhold/processes/release", json!({ "pid": pid })).await, StatusCode::CONFLICT);
     let kill = json!({ "process": { "tag": "job" }, "signal": "SIGNAL_SIGKILL" });
     rig.call("SendSignal", kill).await.unwrap();
     assert_eq!(events.output().await.end["status"], "signal: killed");
+    assert_eq!(rig.post("/sandhold/processes/release", json!({ "pid": pid })).await, StatusCode::NO_CONTENT);
     assert_eq!(rig.call("List", json!({ "includeEnded": true })).await, Ok(json!({})));
 }

@@ -180,15 +180,20 @@ impl ProcessTable {
         process.signal(&reaper, signal)
     }
 
-    /// Removes what is retained of a process; one that ended is forgotten. Blocks. False if there is none.
+    /// Forgets an ended process and what is retained of it. Blocks. False if there is none.
+    ///
+    /// # Errors
+    ///
+    /// `ResourceBusy` while it runs.
     fn release(&self, selector: &Selector) -> io::Result<bool> {
         let Some(process) = self.find(selector).filter(|process| process.is_retained()) else {
             return Ok(false);
         };
-        process.release()?;
-        if process.end().is_some() {
-            lock(&self.entries).processes.retain(|_, known| !Arc::ptr_eq(known, &process));
+        if process.end().is_none() {
+            return Err(io::Error::new(io::ErrorKind::ResourceBusy, "the process is still running"));
         }
+        process.release()?;
+        lock(&self.entries).processes.retain(|_, known| !Arc::ptr_eq(known, &process));
         Ok(true)
     }
 }
@@ -306,8 +311,8 @@ pub(crate) fn register(state: &Arc<State>, router: connectrpc::Router) -> connec
     Arc::new(service::Service { state: Arc::clone(state) }).register(router)
 }
 
-/// Answers `POST /sandhold/processes/release` with `{"pid":N}` or `{"tag":"T"}`: 204, or 404 if nothing of that
-/// name is retained.
+/// Answers `POST /sandhold/processes/release` with `{"pid":N}` or `{"tag":"T"}`: 204, 404 if nothing of that
+/// name is retained, or 409 while it runs.
 pub(crate) async fn release(
     state: &Arc<State>,
     request: ::http::Request<Incoming>,
@@ -326,6 +331,9 @@ pub(crate) async fn release(
     match released.unwrap_or_else(|error| Err(io::Error::other(error))) {
         Ok(true) => http::empty(StatusCode::NO_CONTENT),
         Ok(false) => http::json_error(StatusCode::NOT_FOUND, "no process of that name is retained"),
+        Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
+            http::json_error(StatusCode::CONFLICT, &error.to_string())
+        }
         Err(error) => http::json_error(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
     }
 }

@@ -52,7 +52,9 @@ impl Tree {
     pub(crate) async fn signal(&self, signal: Signal) -> io::Result<usize> {
         let tree = self.clone();
         tokio::task::spawn_blocking(move || {
-            let members = tree.members()?;
+            let mut members = tree.members()?;
+            // The leader first: it would else see its child die and end by an exit of its own.
+            members.sort_by_key(|member| member.pid != tree.leader);
             members.iter().try_for_each(|member| member.signal(signal))?;
             Ok(members.len())
         })
