@@ -11,9 +11,7 @@ use http::header::{
     ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, RANGE, TRANSFER_ENCODING,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
-use sandhold_core::{
-    ByteStream, Download, EntryInfo, Error, FileType, ReadOptions, Result, ResultStream, WriteOptions,
-};
+use sandhold_core::{ByteStream, Download, EntryInfo, Error, FileType, ReadOptions, Result, WriteOptions};
 use serde::Deserialize;
 
 use crate::client::connection::{Fault, FaultKind, RequestBody, ResponseBody, Upload};
@@ -67,7 +65,7 @@ impl EnvdHandle {
         let skip = if head.status == StatusCode::OK { options.offset } else { 0 };
         let wanted = options.length.unwrap_or(u64::MAX);
         let size = length.map(|length| length.saturating_sub(skip).min(wanted));
-        Ok(Download::new(size, ResultStream::new(Content { call, body, skip, wanted })))
+        Ok(Download::new(size, self.explained_stream(Content { call, body, skip, wanted })))
     }
 
     pub(crate) async fn write_file(

@@ -4,6 +4,7 @@ mod config;
 mod connection;
 mod convert;
 mod dial;
+mod explain;
 mod fault;
 mod files;
 mod handle;

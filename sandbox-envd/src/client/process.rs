@@ -12,11 +12,11 @@ use bytes::Bytes;
 use futures_core::Stream;
 use sandhold_core::{
     AttachOptions, Error, ErrorKind, OutputStream, Process, ProcessControl, ProcessEvent, ProcessInfo,
-    ProcessSelector, ProcessSpec, PtySize, Result, ResultStream, Signal, Stdin,
+    ProcessSelector, ProcessSpec, PtySize, Result, Signal, Stdin,
 };
 
 use crate::client::convert::{self, Ending, exit_status};
-use crate::client::fault::Effect;
+use crate::client::fault::{Call, Effect};
 use crate::client::handle::EnvdHandle;
 use crate::client::rpc::Messages;
 use crate::messages::process::__buffa::oneof::process_input::Input;
@@ -129,8 +129,9 @@ impl EnvdHandle {
             kind: Arc::clone(&kind),
             writing: tokio::sync::Mutex::new(()),
         };
-        let events = Events { handle: self.clone(), pid, messages, kind, state: State::Open };
-        Ok(Process::new(pid, tag, Arc::new(control), ResultStream::new(events)))
+        let call = self.call(messages.call().operation, Effect::Once);
+        let events = self.explained_stream(Events { call, pid, messages, kind, ended: false });
+        Ok(Process::new(pid, tag, Arc::new(control), events))
     }
 
     pub(crate) async fn list_processes(&self) -> Result<Vec<ProcessInfo>> {
@@ -208,18 +209,11 @@ fn first_pid(message: &Bytes) -> std::result::Result<Option<u32>, Box<dyn std::e
 
 /// The events after the start.
 struct Events {
-    handle: EnvdHandle,
+    call: Call,
     pid: u32,
     messages: Messages,
     kind: Arc<AtomicU8>,
-    state: State,
-}
-
-enum State {
-    Open,
-    /// Something broke, and it is being found out what.
-    Explaining(Pin<Box<dyn Future<Output = Error> + Send>>),
-    Ended,
+    ended: bool,
 }
 
 impl Stream for Events {
@@ -227,31 +221,24 @@ impl Stream for Events {
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.get_mut();
-        loop {
-            match &mut this.state {
-                State::Ended => return Poll::Ready(None),
-                State::Explaining(explaining) => {
-                    let error = ready!(explaining.as_mut().poll(cx));
-                    this.state = State::Ended;
-                    return Poll::Ready(Some(Err(error)));
+        while !this.ended {
+            let event = match ready!(this.messages.poll_next(cx)) {
+                Some(message) => message.and_then(|message| this.event(&message)),
+                None => Err(this.messages.malformed("the stream ended without an end event")),
+            };
+            match event {
+                Ok(Some(event)) => {
+                    if matches!(event, ProcessEvent::Exit(_)) {
+                        this.messages.only_end_left();
+                        this.ended = true;
+                    }
+                    return Poll::Ready(Some(Ok(event)));
                 }
-                State::Open => match ready!(this.messages.poll_next(cx)) {
-                    Some(Ok(message)) => match this.event(&message) {
-                        Ok(Some(event)) => {
-                            if matches!(event, ProcessEvent::Exit(_)) {
-                                this.messages.only_end_left();
-                                this.state = State::Ended;
-                            }
-                            return Poll::Ready(Some(Ok(event)));
-                        }
-                        Ok(None) => {}
-                        Err(error) => this.fail(error),
-                    },
-                    Some(Err(error)) => this.fail(error),
-                    None => this.fail(this.messages.malformed("the stream ended without an end event")),
-                },
+                Ok(None) => {}
+                Err(error) => return Poll::Ready(Some(Err(this.unknown(error)))),
             }
         }
+        Poll::Ready(None)
     }
 }
 
@@ -292,18 +279,13 @@ impl Events {
     }
 
     /// No answer about the end is an error, and never an exit.
-    fn fail(&mut self, error: Error) {
-        let call = self.handle.call(self.messages.call().operation, Effect::Once);
-        let (handle, pid) = (self.handle.clone(), self.pid);
-        let unknown = call
-            .error(
-                ErrorKind::OutcomeUnknown,
-                "the output broke off before the exit; the process may still run",
-            )
-            .with_context("pid", pid)
+    fn unknown(&self, error: Error) -> Error {
+        let message = "the output broke off before the exit; the process may still run";
+        self.call
+            .error(ErrorKind::OutcomeUnknown, message)
+            .with_context("pid", self.pid)
             .with_context("cause", error.kind())
-            .with_source(error);
-        self.state = State::Explaining(Box::pin(async move { handle.explain(unknown).await }));
+            .with_source(error)
     }
 }
 

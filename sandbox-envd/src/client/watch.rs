@@ -6,7 +6,7 @@ use std::task::{Context, Poll, ready};
 use buffa::Message;
 use bytes::Bytes;
 use futures_core::Stream;
-use sandhold_core::{Error, ErrorKind, Result, ResultStream, WatchEvent, WatchEventKind, WatchOptions};
+use sandhold_core::{ErrorKind, Result, ResultStream, WatchEvent, WatchEventKind, WatchOptions};
 
 use crate::client::convert;
 use crate::client::fault::Effect;
@@ -44,7 +44,7 @@ impl EnvdHandle {
                 _ => return Err(messages.malformed("the first event is not a start")),
             }
         }
-        Ok(ResultStream::new(Events { handle: self.clone(), messages, state: State::Open }))
+        Ok(self.explained_stream(Events { messages }))
     }
 }
 
@@ -53,50 +53,28 @@ fn decode(message: &Bytes) -> std::result::Result<Option<Event>, buffa::DecodeEr
 }
 
 struct Events {
-    handle: EnvdHandle,
     messages: Messages,
-    state: State,
-}
-
-enum State {
-    Open,
-    /// Something broke, and it is being found out what.
-    Explaining(Pin<Box<dyn Future<Output = Error> + Send>>),
-    Ended,
 }
 
 impl Stream for Events {
     type Item = Result<WatchEvent>;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let this = self.get_mut();
+        let messages = &mut self.get_mut().messages;
         loop {
-            match &mut this.state {
-                State::Ended => return Poll::Ready(None),
-                State::Explaining(explaining) => {
-                    let error = ready!(explaining.as_mut().poll(cx));
-                    this.state = State::Ended;
+            let message = match ready!(messages.poll_next(cx)) {
+                Some(message) => message?,
+                // A watch goes on until it is dropped: an end of its own means lost events.
+                None => {
+                    let error = messages.call().lost(ErrorKind::Unavailable, "the watch ended by itself");
                     return Poll::Ready(Some(Err(error)));
                 }
-                State::Open => {
-                    let error = match ready!(this.messages.poll_next(cx)) {
-                        Some(Ok(message)) => match decode(&message) {
-                            Ok(Some(Event::Filesystem(event))) => match convert_event(*event) {
-                                Some(event) => return Poll::Ready(Some(Ok(event))),
-                                None => continue,
-                            },
-                            Ok(_) => continue,
-                            Err(error) => this.messages.malformed(error),
-                        },
-                        Some(Err(error)) => error,
-                        // A watch goes on until it is dropped: an end of its own means lost events.
-                        None => {
-                            this.messages.call().lost(ErrorKind::Unavailable, "the watch ended by itself")
-                        }
-                    };
-                    let handle = this.handle.clone();
-                    this.state = State::Explaining(Box::pin(async move { handle.explain(error).await }));
-                }
+            };
+            let event = decode(&message).map_err(|error| messages.malformed(error))?;
+            if let Some(Event::Filesystem(event)) = event
+                && let Some(event) = convert_event(*event)
+            {
+                return Poll::Ready(Some(Ok(event)));
             }
         }
     }
