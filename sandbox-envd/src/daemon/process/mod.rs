@@ -383,8 +383,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let table = ProcessTable::new(&DaemonConfig::new().with_retain_dir(dir.path())).unwrap();
         let start = table.start(command("true"), ProcessConfig::default(), None, None, std::iter::empty());
-        // Polled once, so that the fork is under way, and dropped.
-        assert!(tokio::time::timeout(Duration::ZERO, start).await.is_err());
+        // Polled once, so that the fork is under way, and dropped whether or not it was done by then.
+        let _ = tokio::time::timeout(Duration::ZERO, start).await;
         while lock(&table.entries).ended.is_empty() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }

@@ -104,6 +104,8 @@ impl Tree {
                 members.push(Member { pid: stat.pid, start: stat.start });
             }
         }
+        // Parents first: a shell whose child dies before it would exit by itself, and its end be misread.
+        members.sort_by_key(|member| (member.pid != self.leader, member.start, member.pid.as_raw_nonzero()));
         Ok(members)
     }
 
