@@ -1,5 +1,6 @@
 //! What the client makes of answers that are wrong, broken off, or missing.
 #![cfg(feature = "client")]
+#![allow(clippy::unwrap_used, reason = "a helper of tests fails as tests do")]
 
 #[path = "support/handle.rs"]
 mod support;

@@ -168,6 +168,35 @@ async fn kept_output_is_replayed_from_an_offset_after_the_end_until_released() {
     assert!(!handle.processes().await.unwrap().iter().any(|info| info.pid == pid));
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_replay_has_the_whole_kept_tail_however_it_is_split() {
+    let (_running, handle) = sandbox().await;
+    // 228890 bytes in small writes, so that what is kept lies in several files.
+    let line = "i=0; while [ $i -lt 40000 ]; do echo $i; i=$((i+1)); done";
+    let mut process = handle.start(sh(line).with_retain(50_000)).await.unwrap();
+    process.wait().await.unwrap();
+    let replays: Vec<_> = (0..20)
+        .map(|_| {
+            let (handle, pid) = (handle.clone(), ProcessSelector::Pid(process.pid()));
+            tokio::spawn(async move {
+                let options = AttachOptions::default().with_replay(ReplayFrom::start());
+                let mut replay = handle.attach(pid, options).await.unwrap();
+                let mut at = 0;
+                while let Some(event) = replay.next_event().await.unwrap() {
+                    if let ProcessEvent::Output { data, offset, dropped, .. } = event {
+                        assert_eq!(offset, at + dropped, "bytes are missing that nobody counted");
+                        at = offset + data.len() as u64;
+                    }
+                }
+                assert_eq!(at, 228_890);
+            })
+        })
+        .collect();
+    for replay in replays {
+        replay.await.unwrap();
+    }
+}
+
 #[tokio::test]
 async fn what_runs_cannot_be_released() {
     let (_running, handle) = sandbox().await;

@@ -178,7 +178,10 @@ impl Follow {
     }
 
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<Chunk>>> {
-        if let Some(mut slice) = self.replay.pop_front() {
+        // One at a time: a second poll during a read must not put the next slice in its place.
+        if self.reading.is_none()
+            && let Some(mut slice) = self.replay.pop_front()
+        {
             self.reading = Some(tokio::task::spawn_blocking(move || {
                 let (stream, offset, dropped) = (slice.stream, slice.offset, slice.dropped);
                 let read = slice.read(REPLAY_CHUNK);
