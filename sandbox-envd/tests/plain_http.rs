@@ -200,6 +200,7 @@ async fn an_answer_that_comes_before_the_body_was_read_is_not_lost() {
     for line in ["POST /files?path=/never", "POST /process.Process/List", "POST /nowhere"] {
         let mut wire = Wire::open(running.address).await;
         wire.send(request(line, &[("Content-Type", "application/octet-stream")], &body)).await;
-        assert_eq!(wire.answer().await.status, 401, "{line}");
+        let answer = wire.answer().await;
+        assert_eq!((answer.status, answer.header("connection")), (401, Some("close")), "{line}");
     }
 }

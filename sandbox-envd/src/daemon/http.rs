@@ -10,6 +10,7 @@ use bytes::Bytes;
 use connectrpc::{ConnectError, ConnectRpcBody, ConnectRpcService, DeadlinePolicy, Limits, Router};
 use http::header::{self, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
+use http_body::Body as _;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::{Frame, Incoming, SizeHint};
@@ -25,6 +26,9 @@ use crate::daemon::{auth, files, fs, process, tunnel};
 
 /// Largest RPC message that is taken; larger contents go through `/files` or a stream.
 const MAX_MESSAGE: usize = 64 << 20;
+
+/// The one call whose request is a stream.
+const STREAM_INPUT: &str = "/StreamInput";
 
 /// Length of what stands before a message in a stream: flags and length.
 const ENVELOPE_HEADER: usize = 5;
@@ -70,6 +74,19 @@ impl Service {
     }
 
     pub(crate) async fn answer(&self, request: Request<Incoming>) -> Response<AnswerBody> {
+        let unread = !request.body().is_end_stream();
+        let streamed = request.uri().path().ends_with(STREAM_INPUT);
+        let mut response = self.answer_anyone(request).await;
+        let refused = matches!(response.body(), AnswerBody::Plain(_)) && response.status().as_u16() >= 400;
+        if unread && (refused || streamed) {
+            // The rest of the request may still be coming, so the connection ends with this answer. A client that
+            // was not told would send its next request into it.
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        response
+    }
+
+    async fn answer_anyone(&self, request: Request<Incoming>) -> Response<AnswerBody> {
         let from_page = request.headers().contains_key(header::ORIGIN);
         let with_token = self.state.session(|session| session.access_token.is_some());
         if from_page && !with_token {
@@ -124,7 +141,7 @@ impl Service {
 
     async fn call(&self, request: Request<Incoming>) -> Response<ConnectRpcBody> {
         let mut rpc = self.rpc.clone();
-        let called = if request.uri().path().ends_with("/StreamInput") {
+        let called = if request.uri().path().ends_with(STREAM_INPUT) {
             rpc.call(request).await
         } else {
             // A message that is too large is the caller's mistake, not a rate that will do later.

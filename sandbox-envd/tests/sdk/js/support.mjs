@@ -11,6 +11,9 @@ export const ENVD = 'http://localhost:49983'
 
 export const sandbox = await Sandbox.create()
 
+/** Why tests that need `root` and `user` to own different files are left out, where they are. */
+export const oneId = process.env.SANDHOLD_SDK_USERS === 'single' && 'root and user are two names of one id here'
+
 /** Makes a directory of its own under the user's home before the tests of a file, and removes it after them. */
 export function ownDirectory() {
   const path = `/home/user/js-${randomBytes(6).toString('hex')}`
