@@ -1,4 +1,5 @@
 //! The client against the daemon: processes.
+#![allow(clippy::unwrap_used, reason = "a helper of tests fails as tests do")]
 #![cfg(all(feature = "client", feature = "daemon"))]
 
 #[path = "support/handle.rs"]

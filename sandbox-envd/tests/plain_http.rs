@@ -1,4 +1,5 @@
 //! The plain HTTP side of the daemon, by requests written out by hand.
+#![allow(clippy::unwrap_used, reason = "a helper of tests fails as tests do")]
 #![cfg(feature = "daemon")]
 
 mod support;

@@ -1,4 +1,5 @@
 //! The program `sandhold-envd`, started and ended as others do it.
+#![allow(clippy::unwrap_used, reason = "a helper of tests fails as tests do")]
 #![cfg(all(feature = "client", feature = "daemon"))]
 
 #[path = "support/handle.rs"]

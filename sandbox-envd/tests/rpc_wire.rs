@@ -1,4 +1,5 @@
 //! The Connect side of the daemon, by frames written out by hand.
+#![allow(clippy::unwrap_used, reason = "a helper of tests fails as tests do")]
 #![cfg(feature = "daemon")]
 
 mod support;
