@@ -37,3 +37,8 @@ pub use idmap::choose as choose_ids;
 pub use provider::LocalProvider;
 pub use record::{Bind, EndReason, Ended, Expiry, IdMap, Limits, Network, Phase, Record, Spec, Upper, User};
 pub use rootfs::UsrTier;
+
+/// The first page of the project, whose example compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;
