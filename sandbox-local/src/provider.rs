@@ -350,7 +350,7 @@ impl Inner {
         let directory = self.directory(id)?;
         self.helper.destroy(&directory, REMOVE_TIMEOUT).await?;
         // After a lease that ran out the reason is left; a destroy leaves nothing.
-        blocking(move || Ok(state_dir::remove_ended(&directory)?)).await?;
+        blocking(move || state_dir::remove_ended(&directory)).await?;
         drop(lock);
         Ok(())
     }

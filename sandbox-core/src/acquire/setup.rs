@@ -16,9 +16,6 @@ use crate::{Error, ErrorKind, FileOptions, Generation, ReadOptions, Result, Sand
 /// Where the mark of a completed setup is kept inside a sandbox, for hosts that have no record of it.
 const MARK: &str = "/var/lib/sandhold/setup.json";
 
-/// The mark is written here and renamed, so that it is whole or absent.
-const MARK_STAGED: &str = "/var/lib/sandhold/.setup.json.new";
-
 /// The user that the mark belongs to.
 const MARK_USER: &str = "root";
 
@@ -53,8 +50,11 @@ async fn write_mark(handle: &dyn SandboxHandle, version: u64, generation: &Gener
         Error::new(ErrorKind::Unexpected, "the setup mark cannot be written as JSON").with_source(error)
     })?;
     let body = ByteStream::from_bytes(Bytes::from(bytes));
-    handle.write(MARK_STAGED, body, WriteOptions::default().with_user(MARK_USER)).await?;
-    handle.rename(MARK_STAGED, MARK, FileOptions::default().with_user(MARK_USER)).await?;
+    // Renamed into place, so that it is whole or absent; a name of its own, as hosts without a common registry may set
+    // one sandbox up at the same time.
+    let staged = format!("{MARK}.{:016x}", fastrand::u64(..));
+    handle.write(&staged, body, WriteOptions::default().with_user(MARK_USER)).await?;
+    handle.rename(&staged, MARK, FileOptions::default().with_user(MARK_USER)).await?;
     Ok(())
 }
 
