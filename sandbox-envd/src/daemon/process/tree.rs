@@ -34,6 +34,17 @@ pub(crate) struct Tree {
     pub(crate) collected: Option<u64>,
 }
 
+/// Looks that must find nothing in a row where a process shows no environment: it may be executing its program.
+const DOUBTFUL_LOOKS: u32 = 3;
+
+/// What one look at all processes found.
+#[derive(Debug, Default)]
+struct Look {
+    members: Vec<Member>,
+    /// Whether there was a process that cannot be told from a stranger at this moment.
+    doubtful: bool,
+}
+
 /// One process, told apart from a later one of the same number by its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Member {
@@ -50,19 +61,10 @@ pub(crate) fn ticks_since_boot() -> u64 {
 impl Tree {
     /// Sends `signal` to every process of the command that lives now; returns how many there were.
     pub(crate) async fn signal(&self, signal: Signal) -> io::Result<usize> {
-        let tree = self.clone();
-        tokio::task::spawn_blocking(move || {
-            let mut members = tree.members()?;
-            // The leader first: it would else see its child die and end by an exit of its own.
-            members.sort_by_key(|member| member.pid != tree.leader);
-            members.iter().try_for_each(|member| member.signal(signal))?;
-            Ok(members.len())
-        })
-        .await
-        .map_err(io::Error::other)?
+        Ok(self.look_and_signal(signal).await?.members.len())
     }
 
-    /// Kills until nothing is left; returns how many the first look found.
+    /// Kills until nothing is left; returns how many the looks found at most.
     ///
     /// # Errors
     ///
@@ -70,22 +72,36 @@ impl Tree {
     pub(crate) async fn kill(&self) -> io::Result<usize> {
         let started = Instant::now();
         let mut pause = Duration::from_millis(1);
-        let found = self.signal(Signal::KILL).await?;
-        let mut left = found;
-        while left > 0 {
+        let (mut found, mut empty_looks) = (0, 0);
+        loop {
+            let Look { members, doubtful } = self.look_and_signal(Signal::KILL).await?;
+            found = found.max(members.len());
+            empty_looks = if members.is_empty() { empty_looks + 1 } else { 0 };
+            if empty_looks >= if doubtful { DOUBTFUL_LOOKS } else { 1 } {
+                return Ok(found);
+            }
             if started.elapsed() > KILL_LIMIT {
-                let text = format!("{left} processes of the command do not end after SIGKILL");
+                let text = format!("{} processes of the command do not end after SIGKILL", members.len());
                 return Err(io::Error::new(io::ErrorKind::TimedOut, text));
             }
             // A killed process needs a moment to die, and may have forked before it did.
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(Duration::from_millis(50));
-            left = self.signal(Signal::KILL).await?;
         }
-        Ok(found)
     }
 
-    fn members(&self) -> io::Result<Vec<Member>> {
+    async fn look_and_signal(&self, signal: Signal) -> io::Result<Look> {
+        let tree = self.clone();
+        tokio::task::spawn_blocking(move || {
+            let look = tree.look()?;
+            look.members.iter().try_for_each(|member| member.signal(signal))?;
+            Ok(look)
+        })
+        .await
+        .map_err(io::Error::other)?
+    }
+
+    fn look(&self) -> io::Result<Look> {
         let own = rustix::process::getpid();
         let all: Vec<Stat> = processes()?.collect();
         let mut children: HashMap<i32, Vec<&Stat>> = HashMap::new();
@@ -94,7 +110,8 @@ impl Tree {
         }
         let mut seen: HashSet<i32> = HashSet::new();
         let mut members = Vec::new();
-        let mut open: Vec<&Stat> = all.iter().filter(|stat| self.is_root(stat)).collect();
+        let mut doubtful = false;
+        let mut open: Vec<&Stat> = all.iter().filter(|stat| self.is_root(stat, &mut doubtful)).collect();
         while let Some(stat) = open.pop() {
             if stat.pid == own || stat.pid.is_init() || !seen.insert(stat.pid.as_raw_nonzero().get()) {
                 continue;
@@ -106,22 +123,22 @@ impl Tree {
         }
         // Parents first: a shell whose child dies before it would exit by itself, and its end be misread.
         members.sort_by_key(|member| (member.pid != self.leader, member.start, member.pid.as_raw_nonzero()));
-        Ok(members)
+        Ok(Look { members, doubtful })
     }
 
-    fn is_root(&self, stat: &Stat) -> bool {
+    fn is_root(&self, stat: &Stat, doubtful: &mut bool) -> bool {
         if stat.dead || stat.start < self.started {
             return false;
         }
         let leader = self.leader.as_raw_nonzero().get();
         // A number is not given away while it still names a session or group, so older users of it are ours.
         let numbers_hold = self.collected.is_none_or(|collected| stat.start <= collected);
-        (numbers_hold && (stat.session == leader || stat.group == leader)) || self.is_marked(stat)
-    }
-
-    fn is_marked(&self, stat: &Stat) -> bool {
-        let marker = format!("{MARKER}={}", self.nonce);
+        if numbers_hold && (stat.session == leader || stat.group == leader) {
+            return true;
+        }
         let environ = environ(stat.pid).unwrap_or_default();
+        *doubtful |= environ.is_empty();
+        let marker = format!("{MARKER}={}", self.nonce);
         environ.split(|byte| *byte == 0).any(|variable| variable == marker.as_bytes())
     }
 }
