@@ -1,0 +1,44 @@
+# Every check by name; CI calls the same ones. See CONTRIBUTING.md.
+CARGO ?= cargo
+TARGET_DIR ?= target
+JOBS ?= 2
+
+.PHONY: helper quickstart test fmt lint docs deny proto ci
+
+# The one program that local sandboxes consist of, static, so that it runs in any root.
+helper:
+	$(CARGO) rustc -j $(JOBS) --release -p sandhold-local --bin sandhold-helper -- -C target-feature=+crt-static
+	@echo "$(TARGET_DIR)/release/sandhold-helper"
+
+# A host is killed in the middle of its work, and another one gets the same sandbox back.
+# REPO=path takes another git repository than this one.
+quickstart: helper
+	$(CARGO) run -j $(JOBS) --release -p sandhold-examples --bin quickstart -- $(or $(REPO),.)
+
+# Every test, by any user; what a test lacks on this machine is printed as `skipped: needs ...`.
+test:
+	CARGO="$(CARGO)" JOBS=$(JOBS) sh .ci/test
+
+fmt:
+	$(CARGO) fmt --all --check
+
+# Each feature alone and all together.
+lint:
+	$(CARGO) clippy -j $(JOBS) --workspace --all-targets --all-features -- -D warnings
+	$(CARGO) clippy -j $(JOBS) -p sandhold-core --no-default-features -- -D warnings
+	$(CARGO) clippy -j $(JOBS) -p sandhold-envd --no-default-features -- -D warnings
+	$(CARGO) clippy -j $(JOBS) -p sandhold-envd --no-default-features --features tls -- -D warnings
+	$(CARGO) clippy -j $(JOBS) -p sandhold-envd --no-default-features --features daemon -- -D warnings
+
+docs:
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc -j $(JOBS) --workspace --all-features --no-deps
+
+deny:
+	$(CARGO) deny --all-features check bans licenses sources
+
+# Writes the descriptors of the protocol again from its .proto files; needs protoc.
+proto:
+	sh sandbox-envd/proto/regenerate.sh
+
+ci:
+	bash .ci/run
