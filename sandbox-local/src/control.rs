@@ -365,25 +365,24 @@ const ROUTES: [&str; 5] =
 /// The daemon's routes that a paused sandbox answers too.
 const OPEN_WHILE_PAUSED: [&str; 4] = ["/health", "/metrics", "/envs", "/init"];
 
-impl Control {
-    fn refuses(&self, path: &str) -> bool {
-        self.state() == State::Paused && !ROUTES.contains(&path) && !OPEN_WHILE_PAUSED.contains(&path)
-    }
-}
-
 #[async_trait::async_trait]
 impl ExtraRoutes for Control {
+    fn refuse(&self, request: &Request<Incoming>) -> Option<Response<Body>> {
+        let path = request.uri().path();
+        if self.state() == State::Running || ROUTES.contains(&path) || OPEN_WHILE_PAUSED.contains(&path) {
+            return None;
+        }
+        // A process that is started now would never run, and a change would surprise those that were frozen.
+        let message = "the sandbox is paused; connect to it first, which resumes it";
+        let refusal = serde_json::json!({ "code": 409, "message": message, "state": "paused" });
+        Some(json(StatusCode::CONFLICT, &refusal))
+    }
+
     fn handles(&self, request: &Request<Incoming>) -> bool {
-        ROUTES.contains(&request.uri().path()) || self.refuses(request.uri().path())
+        ROUTES.contains(&request.uri().path())
     }
 
     async fn respond(&self, request: Request<Incoming>) -> Response<Body> {
-        if self.refuses(request.uri().path()) {
-            // A process that is started now would never run, and a change would surprise those that were frozen.
-            let message = "the sandbox is paused; connect to it first, which resumes it";
-            let refusal = serde_json::json!({ "code": 409, "message": message, "state": "paused" });
-            return json(StatusCode::CONFLICT, &refusal);
-        }
         match self.answer(request).await {
             Ok(response) => response,
             Err(Refusal(status, message)) => {

@@ -44,6 +44,12 @@ pub trait ExtraRoutes: Send + Sync + Debug {
 
     /// Answers a request whose access token was checked.
     async fn respond(&self, request: Request<Incoming>) -> Response<Body>;
+
+    /// Refuses a request that the daemon itself would answer, before anything of it is done; `None` lets it through.
+    fn refuse(&self, request: &Request<Incoming>) -> Option<Response<Body>> {
+        let _ = request;
+        None
+    }
 }
 
 /// Everything that answers requests.
@@ -108,6 +114,9 @@ impl Service {
     }
 
     async fn route(&self, request: Request<Incoming>) -> Response<AnswerBody> {
+        if let Some(refusal) = self.state.config.routes.as_ref().and_then(|routes| routes.refuse(&request)) {
+            return refusal.map(AnswerBody::Plain);
+        }
         let path = request.uri().path();
         let plain = match (request.method(), path) {
             (&Method::GET, "/health") => health(),

@@ -73,6 +73,7 @@ macro_rules! provider_conformance {
             list_filters_by_state,
             pause_is_idempotent_and_says_which,
             pause_of_an_unknown_id_is_gone,
+            calls_on_a_paused_sandbox_say_so_and_do_nothing,
             pause_without_the_capability_is_unsupported_and_changes_nothing,
             destroy_is_idempotent_and_says_which,
             destroy_of_an_unknown_id_is_already_gone,

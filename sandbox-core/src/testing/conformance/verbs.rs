@@ -5,9 +5,10 @@ use std::time::{Duration, SystemTime};
 
 use super::{Stage, eventually};
 use crate::{
-    ConnectOptions, CreateOptions, DestroyOutcome, ErrorKind, FindQuery, Generation, Key, Kind, ListFilter,
-    Memory, Mount, OnExpiry, Owner, PauseOutcome, ProcessSelector, ProcessSpec, SandboxHandle,
-    SandboxHandleExt, SandboxId, SandboxInfo, SandboxProviderExt, SandboxState,
+    ConnectOptions, CreateOptions, DestroyOutcome, ErrorKind, FileOptions, FindQuery, Generation, Key, Kind,
+    ListFilter, Memory, Mount, OnExpiry, Outcome, Owner, PauseOutcome, ProcessSelector, ProcessSpec,
+    REASON_PAUSED, SandboxHandle, SandboxHandleExt, SandboxId, SandboxInfo, SandboxProviderExt, SandboxState,
+    WatchOptions,
 };
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -390,6 +391,31 @@ pub async fn pause_of_an_unknown_id_is_gone(stage: &Stage) {
     }
     let error = stage.provider().pause(&unknown_id()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Gone, "{error}");
+}
+
+/// While a sandbox is paused every call on an old handle says so and does nothing; a new connect is the way on.
+pub async fn calls_on_a_paused_sandbox_say_so_and_do_nothing(stage: &Stage) {
+    if !stage.needs(stage.capabilities().pause, "pause") {
+        return;
+    }
+    let handle = stage.create("one").await;
+    handle.write_bytes("/tmp/before", "1").await.unwrap();
+    stage.provider().pause(handle.id()).await.unwrap();
+    let errors = [
+        handle.start(ProcessSpec::argv("true", [""; 0])).await.unwrap_err(),
+        handle.write_bytes("/tmp/while", "2").await.unwrap_err(),
+        handle.read_bytes("/tmp/before").await.unwrap_err(),
+        handle.stat("/tmp/before", FileOptions::default()).await.unwrap_err(),
+        handle.watch("/tmp", WatchOptions::default()).await.unwrap_err(),
+    ];
+    for error in errors {
+        assert_eq!((error.kind(), error.reason()), (ErrorKind::InvalidState, Some(REASON_PAUSED)), "{error}");
+        assert_eq!(error.outcome(), Outcome::NotStarted, "{error}");
+    }
+    assert_eq!(stage.info(handle.id()).await.state, SandboxState::Paused);
+    let again = stage.provider().connect(handle.id()).await.unwrap().handle;
+    assert_eq!(again.read_bytes("/tmp/before").await.unwrap(), b"1");
+    assert!(!again.exists("/tmp/while").await.unwrap());
 }
 
 /// A provider that cannot pause says so and leaves the sandbox running.
