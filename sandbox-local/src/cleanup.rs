@@ -19,9 +19,6 @@ use crate::record::{
 };
 use crate::{cgroup, idmap, sys};
 
-/// Held by the monitor of a sandbox for its whole life.
-pub(crate) const MONITOR_LOCK: &str = "monitor.lock";
-
 /// What in the directory of a sandbox may belong to ids of the inside.
 const INSIDE: [&str; 2] = ["upper", "work"];
 
@@ -43,16 +40,39 @@ pub enum Found {
     Gone,
 }
 
-/// Tries to take the lock of the monitor; `None` while another process has it.
-pub(crate) fn lock_monitor(dir: &Path) -> Result<Option<OwnedFd>, Failure> {
-    let path = dir.join(MONITOR_LOCK);
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
-    let file =
-        rustix::fs::open(&path, flags, Mode::from_raw_mode(0o600)).doing("open the lock of the monitor")?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(Some(file)),
-        Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
-        Err(error) => Err(Failure::os("lock the monitor", error)),
+/// The answer to who runs a sandbox.
+#[derive(Debug)]
+pub(crate) enum Lock {
+    /// Nobody: the lock is the caller's as long as it keeps this.
+    Taken(OwnedFd),
+    /// A monitor, or another caller that finishes the work of one.
+    Busy,
+    /// There is no such sandbox.
+    Missing,
+}
+
+/// Tries to take the lock of the monitor: the directory itself, so that nothing has to be made or left for it.
+pub(crate) fn lock_monitor(dir: &Path) -> Result<Lock, Failure> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    loop {
+        let file = match rustix::fs::open(dir, flags, Mode::empty()) {
+            Err(rustix::io::Errno::NOENT) => return Ok(Lock::Missing),
+            other => other.doing("open the sandbox")?,
+        };
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Err(rustix::io::Errno::WOULDBLOCK) => return Ok(Lock::Busy),
+            other => other.doing("lock the sandbox")?,
+        }
+        // It may have been removed, and another one made, before the lock was ours.
+        let locked = rustix::fs::fstat(&file).doing("look at the sandbox")?;
+        match rustix::fs::stat(dir) {
+            Ok(there) if (there.st_dev, there.st_ino) == (locked.st_dev, locked.st_ino) => {
+                return Ok(Lock::Taken(file));
+            }
+            Ok(_) => {}
+            Err(rustix::io::Errno::NOENT) => return Ok(Lock::Missing),
+            Err(error) => return Err(Failure::os("look at the sandbox", error)),
+        }
     }
 }
 
@@ -82,13 +102,11 @@ pub(crate) fn is_monitored(dir: &Path) -> Result<bool, Failure> {
 /// # Errors
 /// Those of the file system, and [`FailureKind::Unexpected`] if processes do not die.
 pub fn recover(dir: &Path) -> Result<Found, Failure> {
-    if !dir.is_dir() {
-        return Ok(Found::Gone);
+    match lock_monitor(dir)? {
+        Lock::Taken(_lock) => settle(dir, None),
+        Lock::Busy => Ok(Found::Running),
+        Lock::Missing => Ok(Found::Gone),
     }
-    let Some(lock) = lock_monitor(dir)? else { return Ok(Found::Running) };
-    let found = settle(dir, None);
-    drop(lock);
-    found
 }
 
 /// Ends all processes of the sandbox in `dir` and keeps its files.
@@ -98,20 +116,12 @@ pub fn recover(dir: &Path) -> Result<Found, Failure> {
 /// # Errors
 /// Those of [`recover`].
 pub(crate) fn stop(dir: &Path) -> Result<Found, Failure> {
-    if !dir.is_dir() {
-        return Ok(Found::Gone);
-    }
     let deadline = Instant::now() + PATIENCE;
     loop {
-        let lock = match lock_monitor(dir) {
-            // The monitor has removed everything in the meantime.
-            Err(error) if error.kind == FailureKind::NotFound && !dir.is_dir() => return Ok(Found::Gone),
-            lock => lock?,
-        };
-        if let Some(lock) = lock {
-            let found = settle(dir, None);
-            drop(lock);
-            return found;
+        match lock_monitor(dir)? {
+            Lock::Taken(_lock) => return settle(dir, None),
+            Lock::Missing => return Ok(Found::Gone),
+            Lock::Busy => {}
         }
         // The monitor takes it from here; a sandbox that is only being started has nothing to kill yet.
         if let Ok(runtime) = read_json::<Runtime>(&dir.join(RUNTIME))
@@ -261,7 +271,7 @@ fn remove_files(dir: &Path, reason: EndReason) -> Result<(), Failure> {
         for entry in fs::read_dir(dir).doing("list the sandbox")? {
             let entry = entry.doing("list the sandbox")?;
             let name = entry.file_name();
-            if name != ENDED && name != RECORD && name != MONITOR_LOCK {
+            if name != ENDED && name != RECORD {
                 remove_tree(&entry.path()).doing(format_args!("remove {}", entry.path().display()))?;
             }
         }

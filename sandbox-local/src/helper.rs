@@ -6,11 +6,14 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use serde::Serialize;
+
 use crate::cleanup;
 use crate::failure::{Failure, FailureKind};
-use crate::monitor;
+use crate::state_dir::StateDir;
+use crate::{monitor, probe};
 
-const USAGE: &str = "usage: sandhold-helper local (run | recover | stop | destroy) --dir DIR";
+const USAGE: &str = "usage: sandhold-helper local (run | recover | stop | destroy) --dir DIR | local probe";
 
 /// Whether this program called [`init`], and so can be started as the helper.
 static IS_OWN_HELPER: AtomicBool = AtomicBool::new(false);
@@ -38,18 +41,25 @@ pub fn helper_main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 
 fn run(args: &[OsString]) -> u8 {
     let words: Vec<&str> = args.iter().map(|arg| arg.to_str().unwrap_or_default()).collect();
-    let result = match words.as_slice() {
+    let found = match words.as_slice() {
         ["local", "run", "--dir", _] => return u8::from(monitor::run(&PathBuf::from(&args[3])).is_err()),
         ["local", "recover", "--dir", _] => cleanup::recover(Path::new(&args[3])),
         ["local", "stop", "--dir", _] => cleanup::stop(Path::new(&args[3])),
         ["local", "destroy", "--dir", _] => cleanup::destroy(Path::new(&args[3])),
+        ["local", "probe"] => {
+            return answer(StateDir::default_home().and_then(|home| probe::probe(&home)));
+        }
         _ => Err(Failure::new(FailureKind::InvalidArgument, USAGE)),
     };
-    let mut out = std::io::stdout();
+    answer(found)
+}
+
+/// Writes the result as one line of JSON and returns the exit code.
+fn answer(result: Result<impl Serialize, Failure>) -> u8 {
     let text = match &result {
         Ok(found) => serde_json::to_string(found),
         Err(error) => serde_json::to_string(error),
     };
-    let written = writeln!(out, "{}", text.unwrap_or_default());
+    let written = writeln!(std::io::stdout(), "{}", text.unwrap_or_default());
     u8::from(result.is_err() || written.is_err())
 }

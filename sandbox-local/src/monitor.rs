@@ -13,7 +13,7 @@ use rustix::mount::OpenTreeFlags;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 
 use crate::channel::Channel;
-use crate::cleanup::{boot_id, kill_leftovers, lock_monitor, settle, started};
+use crate::cleanup::{Lock, boot_id, kill_leftovers, lock_monitor, settle, started};
 use crate::failure::{Doing, Failure, FailureKind};
 use crate::init::{self, Inheritance};
 use crate::record::{EndReason, IdMap, Network, Phase, RUNTIME, Record, Runtime, write_json};
@@ -84,8 +84,12 @@ fn start(dir: &Path) -> Result<(OwnedFd, Run), Failure> {
     // socket address could trip over.
     let here = Path::new(".");
     let dir = env::current_dir().doing("find the sandbox")?;
-    let Some(lock) = lock_monitor(here)? else {
-        return Err(Failure::new(FailureKind::Conflict, "the sandbox runs already, or is being started"));
+    let lock = match lock_monitor(here)? {
+        Lock::Taken(lock) => lock,
+        Lock::Busy => {
+            return Err(Failure::new(FailureKind::Conflict, "the sandbox runs already, or is being started"));
+        }
+        Lock::Missing => return Err(Failure::new(FailureKind::NotFound, "the sandbox was just removed")),
     };
     let record = Record::load(here)?;
     record.spec.check()?;

@@ -129,6 +129,9 @@ pub(crate) fn drop_bounding(capability: u32) {
     unsafe { libc::prctl(libc::PR_CAPBSET_DROP, libc::c_ulong::from(capability), 0, 0, 0) };
 }
 
+/// Landlock rules for TCP came with this version (Linux 6.7).
+pub(crate) const LANDLOCK_WITH_NETWORK: u32 = 4;
+
 /// Returns the Landlock version of the kernel, 0 where there is none.
 pub(crate) fn landlock_version() -> u32 {
     const LANDLOCK_CREATE_RULESET_VERSION: u32 = 1;

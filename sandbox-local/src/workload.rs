@@ -77,8 +77,7 @@ impl Workload {
 }
 
 fn no_connections() -> Result<OwnedFd, Failure> {
-    // Network rules came with version 4 (Linux 6.7).
-    if sys::landlock_version() < 4 {
+    if sys::landlock_version() < sys::LANDLOCK_WITH_NETWORK {
         return Err(Failure::unsupported(
             "network `none` needs Landlock version 4 (Linux 6.7); use `loopback` on this kernel",
         ));
