@@ -12,6 +12,7 @@ use sha2::{Digest, Sha256};
 
 use crate::failure::{Doing, Failure};
 use crate::record::{IdMap, Network, Spec};
+use crate::sys;
 
 /// Changes when the tree that this file builds changes.
 const LAYOUT: u32 = 1;
@@ -207,8 +208,7 @@ pub(crate) fn ensure(home: &Path, spec: &Spec) -> Result<PathBuf, Failure> {
         .create(&parent)
         .doing("make the directory of base trees")?;
     let mut suffix = [0_u8; 8];
-    getrandom::fill(&mut suffix)
-        .map_err(|error| Failure::unsupported(format!("no random numbers: {error}")))?;
+    sys::fill_random(&mut suffix).doing("get random numbers")?;
     let fresh = parent.join(format!(".new-{}", hex(&suffix)));
     let built = build(&fresh, spec).and_then(|()| match fs::rename(&fresh, &path) {
         // Another process was faster with the same tree.

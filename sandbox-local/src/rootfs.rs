@@ -202,7 +202,7 @@ fn fill_run(spec: &Spec) -> io::Result<()> {
     put("e2b/.E2B_SANDBOX_ID", &spec.id)?;
     put("e2b/.E2B_TEMPLATE_ID", "base")?;
     let mut random = [0_u8; 16];
-    getrandom::fill(&mut random).map_err(|_| io::Error::other("no random numbers"))?;
+    sys::fill_random(&mut random)?;
     put("sandhold/boot_id", &uuid(random))
 }
 

@@ -58,6 +58,13 @@ pub(crate) fn exit_now(code: i32) -> ! {
     unsafe { libc::_exit(code) }
 }
 
+/// Fills `bytes` with random numbers, by the system call alone: a library that falls back to `/dev/urandom` keeps its
+/// descriptor for ever, and PID 1 closes what the monitor had open.
+pub(crate) fn fill_random(bytes: &mut [u8]) -> io::Result<()> {
+    let length = rustix::rand::getrandom(&mut *bytes, rustix::rand::GetRandomFlags::empty())?;
+    if length == bytes.len() { Ok(()) } else { Err(io::Error::other("too few random numbers")) }
+}
+
 /// Closes every descriptor from 3 on that is not in `keep`.
 pub(crate) fn close_all_but(keep: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut keep: Vec<u32> = keep.iter().map(|fd| fd.as_raw_fd() as u32).filter(|fd| *fd > 2).collect();
