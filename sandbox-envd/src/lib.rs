@@ -30,5 +30,6 @@ pub use client::{
 };
 #[cfg(feature = "daemon")]
 pub use daemon::{
-    Body, ChildSetup, ChildUser, Daemon, DaemonConfig, ENVD_VERSION, ExtraRoutes, Listener, UserMode,
+    Body, ChildSetup, ChildUser, Daemon, DaemonConfig, ENVD_VERSION, ExtraRoutes, Guest, GuestCommand,
+    GuestExit, Listener, UserMode,
 };

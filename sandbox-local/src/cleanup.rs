@@ -78,17 +78,16 @@ pub(crate) fn lock_monitor(dir: &Path) -> Result<Lock, Failure> {
 
 /// Says whether a monitor runs the sandbox in `dir`, or another process finishes its work right now.
 pub(crate) fn is_monitored(dir: &Path) -> Result<bool, Failure> {
-    let path = dir.join(MONITOR_LOCK);
-    // Read-only and never made here: a look changes nothing.
-    let file = match rustix::fs::open(&path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let file = match rustix::fs::open(dir, flags, Mode::empty()) {
         Ok(file) => file,
         Err(rustix::io::Errno::NOENT) => return Ok(false),
-        Err(error) => return Err(Failure::os("open the lock of the monitor", error)),
+        Err(error) => return Err(Failure::os("open the sandbox", error)),
     };
     match flock(&file, FlockOperation::NonBlockingLockShared) {
         Ok(()) => Ok(false),
         Err(rustix::io::Errno::WOULDBLOCK) => Ok(true),
-        Err(error) => Err(Failure::os("look at the lock of the monitor", error)),
+        Err(error) => Err(Failure::os("look at the lock of the sandbox", error)),
     }
 }
 

@@ -10,10 +10,10 @@ use serde::Serialize;
 
 use crate::cleanup;
 use crate::failure::{Failure, FailureKind};
-use crate::state_dir::StateDir;
-use crate::{monitor, probe};
+use crate::{monitor, probe, sudo};
 
-const USAGE: &str = "usage: sandhold-helper local (run | recover | stop | destroy) --dir DIR | local probe";
+const USAGE: &str =
+    "usage: sandhold-helper local (run | recover | stop | destroy) --dir DIR | local probe --home DIR";
 
 /// Whether this program called [`init`], and so can be started as the helper.
 static IS_OWN_HELPER: AtomicBool = AtomicBool::new(false);
@@ -27,7 +27,11 @@ pub(crate) fn is_own_helper() -> bool {
 /// A program that calls this first thing in `main`, before it starts a thread, can be its own helper.
 pub fn init() {
     IS_OWN_HELPER.store(true, Ordering::Relaxed);
-    let mut args = std::env::args_os().skip(1);
+    let mut args = std::env::args_os();
+    let name = args.next().unwrap_or_default();
+    if is_sudo(&name) {
+        crate::sys::exit_now(i32::from(sudo::run(&args.collect::<Vec<_>>())));
+    }
     if args.next().is_some_and(|first| first == "sandhold-helper") {
         let code = run(&args.collect::<Vec<_>>());
         crate::sys::exit_now(i32::from(code));
@@ -35,8 +39,18 @@ pub fn init() {
 }
 
 /// Runs the helper with these arguments, which do not include the name of the program.
+///
+/// Under the name `sudo` it is the one inside a sandbox.
 pub fn helper_main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    ExitCode::from(run(&args.into_iter().collect::<Vec<_>>()))
+    let args: Vec<OsString> = args.into_iter().collect();
+    if is_sudo(&std::env::args_os().next().unwrap_or_default()) {
+        return ExitCode::from(sudo::run(&args));
+    }
+    ExitCode::from(run(&args))
+}
+
+fn is_sudo(name: &OsString) -> bool {
+    Path::new(name).file_name().is_some_and(|name| name == "sudo")
 }
 
 fn run(args: &[OsString]) -> u8 {
@@ -46,9 +60,8 @@ fn run(args: &[OsString]) -> u8 {
         ["local", "recover", "--dir", _] => cleanup::recover(Path::new(&args[3])),
         ["local", "stop", "--dir", _] => cleanup::stop(Path::new(&args[3])),
         ["local", "destroy", "--dir", _] => cleanup::destroy(Path::new(&args[3])),
-        ["local", "probe"] => {
-            return answer(StateDir::default_home().and_then(|home| probe::probe(&home)));
-        }
+        ["sudo", ..] => return sudo::run(&args[1..]),
+        ["local", "probe", "--home", _] => return answer(probe::probe(Path::new(&args[3]))),
         _ => Err(Failure::new(FailureKind::InvalidArgument, USAGE)),
     };
     answer(found)

@@ -22,7 +22,7 @@ use crate::freezer::Freezer;
 use crate::monitor::READY;
 use crate::record::{IdMap, Network, Spec};
 use crate::workload::{Workload, drop_rights};
-use crate::{base, rootfs, sys};
+use crate::{base, rootfs, sudo, sys};
 
 /// What PID 1 has from the monitor that it is a copy of.
 #[derive(Debug)]
@@ -89,7 +89,7 @@ fn prepare(
         sys::loopback_up().doing("bring the loopback interface up")?;
     }
     let workload = Workload::new(groups.join, spec.network, &spec.ids)?;
-    let usr = rootfs::enter(&spec, &base, trees)?;
+    let usr = rootfs::enter(&spec, &base, rootfs::Trees::from_fds(trees))?;
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
         .doing("open /dev/null")?;
     rustix::stdio::dup2_stdin(&null).doing("detach the standard streams")?;
@@ -123,6 +123,7 @@ impl Inside {
         runtime.block_on(async {
             let control = Control::start(&spec, freezer, isolation).doing("start the lease")?;
             let daemon = Daemon::new(config(&spec, workload, control)).doing("start the daemon")?;
+            sudo::serve(daemon.clone()).doing("listen for sudo")?;
             listener.set_nonblocking(true).doing("listen")?;
             let listener = tokio::net::UnixListener::from_std(listener).doing("listen")?;
             channel.send(READY.as_bytes(), &[]).doing("say that the sandbox is ready")?;
@@ -134,6 +135,8 @@ impl Inside {
 
 fn config(spec: &Spec, workload: Workload, control: Arc<Control>) -> DaemonConfig {
     let mut envs = BTreeMap::from([
+        // Not that of the host's program that started the sandbox.
+        ("PATH".to_owned(), "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned()),
         ("E2B_SANDBOX".to_owned(), "true".to_owned()),
         ("E2B_SANDBOX_ID".to_owned(), spec.id.clone()),
         ("E2B_TEMPLATE_ID".to_owned(), "base".to_owned()),

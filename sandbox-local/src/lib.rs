@@ -25,6 +25,7 @@ mod record;
 mod registration;
 mod rootfs;
 mod state_dir;
+mod sudo;
 mod sys;
 mod workload;
 

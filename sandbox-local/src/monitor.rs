@@ -23,6 +23,9 @@ use crate::{base, cgroup, idmap, rootfs, sys};
 pub(crate) const SOCKET: &str = "envd.sock";
 /// PID 1 exits with this when the lease ran out and the sandbox is to end.
 pub(crate) const EXIT_LEASE: i32 = 86;
+/// How often, and how long in between, a monitor tries to get the lock of its sandbox.
+const LOCK_TRIES: u32 = 5;
+const LOCK_PAUSE: std::time::Duration = std::time::Duration::from_millis(1);
 /// What a monitor says on its standard output once the sandbox answers.
 pub(crate) const READY: &str = "ready";
 
@@ -84,12 +87,23 @@ fn start(dir: &Path) -> Result<(OwnedFd, Run), Failure> {
     // socket address could trip over.
     let here = Path::new(".");
     let dir = env::current_dir().doing("find the sandbox")?;
-    let lock = match lock_monitor(here)? {
-        Lock::Taken(lock) => lock,
-        Lock::Busy => {
-            return Err(Failure::new(FailureKind::Conflict, "the sandbox runs already, or is being started"));
+    let mut patience = LOCK_TRIES;
+    let lock = loop {
+        match lock_monitor(here)? {
+            Lock::Taken(lock) => break lock,
+            // Whoever only looks holds the lock for an instant.
+            Lock::Busy if patience > 0 => {
+                patience -= 1;
+                std::thread::sleep(LOCK_PAUSE);
+            }
+            Lock::Busy => {
+                let message = "the sandbox runs already, or is being started";
+                return Err(Failure::new(FailureKind::Conflict, message));
+            }
+            Lock::Missing => {
+                return Err(Failure::new(FailureKind::NotFound, "the sandbox was just removed"));
+            }
         }
-        Lock::Missing => return Err(Failure::new(FailureKind::NotFound, "the sandbox was just removed")),
     };
     let record = Record::load(here)?;
     record.spec.check()?;
@@ -190,7 +204,7 @@ fn follow(
     }
 }
 
-/// Returns the base tree, and `/usr` where its file system allows it, with ids as the sandbox sees them.
+/// Returns the parts of [`rootfs::Trees`].
 fn mapped_trees(pid: Pid, base: &Path) -> Result<Vec<OwnedFd>, Failure> {
     let users =
         fs::File::open(format!("/proc/{}/ns/user", pid.as_raw_nonzero())).doing("open a user namespace")?;
@@ -199,6 +213,9 @@ fn mapped_trees(pid: Pid, base: &Path) -> Result<Vec<OwnedFd>, Failure> {
         let tree = rustix::mount::open_tree(rustix::fs::CWD, path, flags)?;
         sys::idmap_mount(tree.as_fd(), users.as_fd()).map(|()| tree)
     };
+    let program = std::env::current_exe()
+        .and_then(|path| Ok(rustix::mount::open_tree(rustix::fs::CWD, path, flags)?))
+        .doing("open this program")?;
     let base = tree(base).map_err(|error| {
         Failure::unsupported(format!(
             "the file system of the state directory cannot show files with other ids: {error}; put the state \
@@ -206,7 +223,7 @@ fn mapped_trees(pid: Pid, base: &Path) -> Result<Vec<OwnedFd>, Failure> {
         ))
     })?;
     // Without the second the inside falls back to a read-only view of it.
-    Ok([Some(base), tree(Path::new("/usr")).ok()].into_iter().flatten().collect())
+    Ok([Some(program), Some(base), tree(Path::new("/usr")).ok()].into_iter().flatten().collect())
 }
 
 /// Waits until PID 1 is gone, and says whether it decided that the sandbox ends.

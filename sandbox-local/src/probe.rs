@@ -1,6 +1,8 @@
 //! What this host can do, found out by doing it.
 
+use std::fs;
 use std::io::{Read, Write};
+use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -10,8 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::control::{Info, Isolation};
 use crate::failure::{Doing, Failure, FailureKind};
 use crate::monitor::{READY, SOCKET};
-use crate::record::{IdMap, Limits, Spec};
-use crate::state_dir::StateDir;
+use crate::record::{IdMap, Limits, Record, Spec};
 use crate::{cgroup, cleanup, idmap, sys};
 
 /// What this host can do for this user.
@@ -42,17 +43,18 @@ pub struct EnforcedLimits {
 
 /// Starts a sandbox in each tier, best first, until one works. Blocks for some ten milliseconds.
 pub(crate) fn probe(home: &Path) -> Result<Probe, Failure> {
-    let state = StateDir::open(home)?;
     let id = format!("probe-{}", std::process::id());
     let mut refused = Vec::new();
     let mut isolation = None;
-    let best = idmap::choose(state.home(), &id)?;
+    let best = idmap::choose(home, &id)?;
     let tiers = match best {
         IdMap::Ranges { .. } => vec![best, IdMap::Single],
         _ => vec![best],
     };
     for ids in tiers {
-        let dir = state.create(Spec::new(&id, ids))?;
+        let dir = home.join("sandboxes").join(&id);
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir).doing(format_args!("make {}", dir.display()))?;
+        Record::new(Spec::new(&id, ids)).save(&dir)?;
         let started = start(&dir).and_then(|()| ask(&dir));
         let destroyed = cleanup::destroy(&dir);
         match started {
@@ -106,6 +108,7 @@ fn ask(dir: &Path) -> Result<Info, Failure> {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).doing("hear from the daemon")?;
     let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
-    serde_json::from_str(body)
-        .map_err(|error| Failure::new(FailureKind::Unexpected, format!("the daemon's answer is damaged: {error}")))
+    serde_json::from_str(body).map_err(|error| {
+        Failure::new(FailureKind::Unexpected, format!("the daemon's answer is damaged: {error}"))
+    })
 }

@@ -52,16 +52,43 @@ pub(crate) fn prepare(spec: &Spec) -> Result<(), Failure> {
             .doing("open the directory to the sandbox")?;
         if spec.upper == Upper::Disk {
             for layer in LAYERS {
-                std::os::unix::fs::chown(layer, Some(start), Some(start))
-                    .doing("give the layers to the sandbox")?;
+                match std::os::unix::fs::chown(layer, Some(start), Some(start)) {
+                    // Root of a user namespace that has too few ids.
+                    Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                        return Err(Failure::unsupported(format!(
+                            "this root has no id {start} to give to a sandbox: it is root of a container or of user \
+                             namespaces without enough ids; run as an ordinary user, or map 65536 more ids"
+                        )));
+                    }
+                    other => other.doing("give the layers to the sandbox")?,
+                }
             }
         }
     }
     Ok(())
 }
 
+/// Mounts that only the outside can make, not yet attached to any place.
+#[derive(Debug)]
+pub(crate) struct Trees {
+    /// This program.
+    pub(crate) program: OwnedFd,
+    /// The base tree, with ids as the sandbox sees them.
+    pub(crate) base: OwnedFd,
+    /// The same of `/usr`, where its file system allows it.
+    pub(crate) usr: Option<OwnedFd>,
+}
+
+impl Trees {
+    /// Puts together what was sent one by one; `None` if nothing was.
+    pub(crate) fn from_fds(fds: Vec<OwnedFd>) -> Option<Self> {
+        let mut fds = fds.into_iter();
+        Some(Self { program: fds.next()?, base: fds.next()?, usr: fds.next() })
+    }
+}
+
 /// Makes the root view and enters it. The current directory is that of the sandbox.
-pub(crate) fn enter(spec: &Spec, base: &Path, trees: Vec<OwnedFd>) -> Result<UsrTier, Failure> {
+pub(crate) fn enter(spec: &Spec, base: &Path, trees: Option<Trees>) -> Result<UsrTier, Failure> {
     mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)
         .doing("detach from mounts")?;
     let storage = match spec.upper {
@@ -76,24 +103,27 @@ pub(crate) fn enter(spec: &Spec, base: &Path, trees: Vec<OwnedFd>) -> Result<Usr
             MEMORY
         }
     };
-    let mapped = !trees.is_empty();
-    let mut places = ["lower/base", "lower/usr"].into_iter();
-    let shown = trees.len();
-    for (tree, place) in trees.into_iter().zip(places.by_ref()) {
-        let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
-        move_mount(&tree, "", rustix::fs::CWD, place, flags).doing(format_args!("mount {place}"))?;
-    }
-    if !mapped {
-        // By a short name without special characters: this becomes part of a mount option.
-        mount_bind(base, "lower/base").doing("show the base tree")?;
-    }
+    // By short names without special characters: they become part of mount options.
+    let (program, usr) = match trees {
+        Some(trees) => {
+            attach(&trees.base, "lower/base").doing("show the base tree")?;
+            let usr = trees.usr.map(|usr| attach(&usr, "lower/usr").map(|()| "lower/usr"));
+            (Some(trees.program), usr.transpose().doing("show /usr")?)
+        }
+        None => {
+            mount_bind(base, "lower/base").doing("show the base tree")?;
+            (None, Some("lower/base/usr:/usr"))
+        }
+    };
+    let tier = if program.is_some() { UsrTier::Overlay } else { UsrTier::OverlayAdditive };
     overlay(storage, "root", "lower/base", "root").map_err(|error| {
         Failure::unsupported(format!(
             "cannot lay a writable view over the base tree: {error}; the kernel must allow overlayfs in user \
              namespaces (5.11 or later), and the state directory must not itself be on overlayfs"
         ))
     })?;
-    let usr = mount_usr(storage, mapped, shown == 2)?;
+    let usr = mount_usr(storage, usr, tier)?;
+    show_sudo(program).doing("show sudo")?;
     mount_proc_and_dev(&spec.ids).doing("mount /proc and /dev")?;
     let options = text("mode=0755,size=25%");
     mount("tmpfs", "root/run", "tmpfs", QUIET, options.as_c_str()).doing("mount /run")?;
@@ -129,15 +159,36 @@ fn overlay(storage: &str, layer: &str, lower: &str, at: &str) -> io::Result<()> 
     Ok(mount("overlay", at, "overlay", QUIET, options.as_c_str())?)
 }
 
+fn attach(tree: &OwnedFd, at: &str) -> io::Result<()> {
+    Ok(move_mount(tree, "", rustix::fs::CWD, at, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?)
+}
+
+/// Shows this program under the name by which it asks for root.
+fn show_sudo(program: Option<OwnedFd>) -> io::Result<()> {
+    // Before the host's own in every `PATH`, and not where a package would put it.
+    let place = c"root/usr/local/bin/sudo";
+    let path = Path::new("root/usr/local/bin/sudo");
+    if !path.exists() {
+        make_dirs(Path::new("root/usr/local/bin"), 0o755)?;
+        fs::File::create(path)?;
+    }
+    match program {
+        Some(tree) => attach(&tree, "root/usr/local/bin/sudo")?,
+        None => mount_bind(std::env::current_exe()?, path)?,
+    }
+    sys::set_mount_flags(place, sys::MOUNT_ATTR_RDONLY)?;
+    // One that is not setuid any more helps nobody.
+    if Path::new("root/usr/bin/sudo").is_file() {
+        mount_bind(path, "root/usr/bin/sudo")?;
+    }
+    Ok(())
+}
+
 /// Shows the host's `/usr`, writable if this host allows it: the only way to know is to try.
-fn mount_usr(storage: &str, mapped: bool, usr_is_mapped: bool) -> Result<UsrTier, Failure> {
-    let attempt = if mapped {
-        usr_is_mapped.then(|| overlay(storage, "usr", "lower/usr", "root/usr").map(|()| UsrTier::Overlay))
-    } else {
-        let tried = overlay(storage, "usr", "lower/base/usr:/usr", "root/usr");
-        Some(tried.map(|()| UsrTier::OverlayAdditive))
-    };
-    if let Some(Ok(tier)) = attempt {
+fn mount_usr(storage: &str, lower: Option<&str>, tier: UsrTier) -> Result<UsrTier, Failure> {
+    if let Some(lower) = lower
+        && overlay(storage, "usr", lower, "root/usr").is_ok()
+    {
         return Ok(tier);
     }
     mount_bind_recursive("/usr", "root/usr").doing("show /usr")?;

@@ -203,6 +203,41 @@ pub(crate) fn boottime_timer() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
+/// Signals that a program is sent to be ended, stopped or told something.
+const CAUGHT: [libc::c_int; 8] = [
+    libc::SIGHUP,
+    libc::SIGINT,
+    libc::SIGQUIT,
+    libc::SIGTERM,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGALRM,
+    libc::SIGWINCH,
+];
+
+/// Blocks the signals that ask something of a program, and returns a descriptor to read them from.
+pub(crate) fn catch_signals() -> io::Result<OwnedFd> {
+    // SAFETY: all zero is a valid set, and the calls only write to it and read it.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        for signal in CAUGHT {
+            libc::sigaddset(&raw mut set, signal);
+        }
+        check(libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()).into())?;
+        let fd = check(libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK).into())?;
+        Ok(OwnedFd::from_raw_fd(fd as RawFd))
+    }
+}
+
+/// Reads one caught signal, if there is one.
+pub(crate) fn next_signal(signals: BorrowedFd<'_>) -> Option<u8> {
+    // `struct signalfd_siginfo` is 128 bytes and begins with the number.
+    let mut info = [0_u8; 128];
+    let length = rustix::io::read(signals, &mut info).ok()?;
+    (length == info.len()).then(|| info[0])
+}
+
 /// Watches a descriptor for being readable. Must run in a Tokio runtime.
 pub(crate) fn watch(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: an `OwnedFd` names the same open descriptor until it is dropped.

@@ -1,12 +1,15 @@
 //! What the inside cannot do, tried from the inside.
 
-mod support;
+mod inside;
 
-use support::{Home, Who};
+use inside::{Home, Who};
 
 /// Everybody that can be tried here.
 fn everybody() -> impl Iterator<Item = Home> {
-    [Who::Me, Who::Ordinary].into_iter().filter(|who| *who == Who::Me || support::is_root()).filter_map(Home::new)
+    [Who::Me, Who::Ordinary]
+        .into_iter()
+        .filter(|who| *who == Who::Me || inside::is_root())
+        .filter_map(Home::new)
 }
 
 #[tokio::test]
@@ -33,10 +36,13 @@ async fn files_of_the_host_cannot_be_read_or_changed() {
         }
         // Changes are the sandbox's own.
         let marker = format!("sandhold-test-{}", std::process::id());
-        let (code, text) = sandbox.shell("root", &format!("echo x > /usr/{marker} && cat /usr/{marker}")).await;
+        let (code, text) =
+            sandbox.shell("root", &format!("echo x > /usr/{marker} && cat /usr/{marker}")).await;
         assert_eq!((code, text.as_str()), (0, "x\n"));
         assert!(!std::path::Path::new("/usr").join(&marker).exists());
-        sandbox.ok("root", &format!("echo x > /{marker}; echo x > /etc/{marker}; echo x > /tmp/{marker}")).await;
+        sandbox
+            .ok("root", &format!("echo x > /{marker}; echo x > /etc/{marker}; echo x > /tmp/{marker}"))
+            .await;
         for dir in ["/", "/etc", "/tmp"] {
             assert!(!std::path::Path::new(dir).join(&marker).exists());
         }
@@ -61,7 +67,11 @@ async fn children_have_no_new_privileges_a_filter_and_few_capabilities() {
         for user in ["root", "user"] {
             let status = sandbox.ok(user, "cat /proc/self/status").await;
             let field = |name: &str| {
-                status.lines().find_map(|line| line.strip_prefix(name)).map(|value| value.trim().to_owned()).unwrap()
+                status
+                    .lines()
+                    .find_map(|line| line.strip_prefix(name))
+                    .map(|value| value.trim().to_owned())
+                    .unwrap()
             };
             assert_eq!(field("NoNewPrivs:"), "1", "{user}");
             assert_eq!(field("Seccomp:"), "2", "{user}");

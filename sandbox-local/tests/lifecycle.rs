@@ -1,15 +1,18 @@
 //! How sandboxes start, stop, freeze, end, and what is left when their processes are killed.
 
-mod support;
+mod inside;
 
 use std::time::Duration;
 
+use inside::{Home, Sandbox, Who, eventually, is_alive, kill};
 use sandhold_local::{Expiry, IdMap, State};
 use serde_json::json;
-use support::{Home, Sandbox, Who, eventually, is_alive, kill};
 
 fn everybody() -> impl Iterator<Item = Home> {
-    [Who::Me, Who::Ordinary].into_iter().filter(|who| *who == Who::Me || support::is_root()).filter_map(Home::new)
+    [Who::Me, Who::Ordinary]
+        .into_iter()
+        .filter(|who| *who == Who::Me || inside::is_root())
+        .filter_map(Home::new)
 }
 
 fn nothing_is_left(sandbox: &Sandbox<'_>, pids: (i32, i32)) {
@@ -38,7 +41,9 @@ async fn destroy_leaves_nothing() {
 async fn a_frozen_sandbox_answers_and_can_be_destroyed() {
     for home in everybody() {
         let sandbox = home.start(home.spec("frozen"));
-        sandbox.ok("user", "(while :; do echo x >> ~/ticks; sleep 0.01; done) >/dev/null 2>&1 & disown").await;
+        sandbox
+            .ok("user", "(while :; do echo x >> ~/ticks; sleep 0.01; done) >/dev/null 2>&1 & disown")
+            .await;
         let ticks = || async { sandbox.handle_read("/home/user/ticks").await };
         assert_eq!(sandbox.post("/sandhold/freeze", json!(null)).await.unwrap(), json!({"changed": true}));
         assert_eq!(sandbox.post("/sandhold/freeze", json!(null)).await.unwrap(), json!({"changed": false}));
@@ -113,7 +118,8 @@ async fn a_lease_that_kills_removes_the_files_and_keeps_the_reason() {
         let _ = sandbox.post("/sandhold/lease", json!({"ms": 0})).await;
         eventually("its processes are gone", || !is_alive(pids.0) && !is_alive(pids.1));
         assert_eq!(sandbox.verb("recover"), json!({"ended": "lease_expired"}));
-        let left: Vec<_> = std::fs::read_dir(&sandbox.dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        let left: Vec<_> =
+            std::fs::read_dir(&sandbox.dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(left, ["ended.json"]);
         assert_eq!(sandbox.run().unwrap_err()["kind"], "not_found");
         sandbox.verb("destroy");
@@ -174,7 +180,7 @@ async fn a_host_without_user_namespaces_is_a_typed_refusal() {
     let sandbox = home.create(sandhold_local::Spec::new("refused", IdMap::Full { start: 0x5000_0000 }));
     let line = format!(
         "echo 0 > /proc/sys/user/max_user_namespaces && exec {} local run --dir {}",
-        support::HELPER,
+        inside::HELPER,
         sandbox.dir.display()
     );
     let output = std::process::Command::new("unshare").args(["-Ur", "sh", "-c", &line]).output().unwrap();

@@ -74,6 +74,10 @@ impl Service {
         Self { state, rpc, init: Init::default(), metrics: Metrics::default(), orders }
     }
 
+    pub(crate) fn state(&self) -> &State {
+        &self.state
+    }
+
     /// Begins what the daemon does whether or not it is asked; must run on the runtime that serves.
     pub(crate) fn start(&self) -> std::io::Result<()> {
         self.state.processes.serve()

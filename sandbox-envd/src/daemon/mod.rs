@@ -16,6 +16,7 @@ mod users;
 mod watch;
 
 pub use self::http::{Body, ExtraRoutes};
+pub use self::process::{Guest, GuestCommand, GuestExit};
 pub use self::serve::{Daemon, Listener};
 pub use self::state::{ChildSetup, ChildUser, DaemonConfig, UserMode};
 

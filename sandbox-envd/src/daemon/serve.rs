@@ -16,6 +16,7 @@ use tokio::sync::watch;
 
 use crate::daemon::http::Service;
 use crate::daemon::linger::Lingering;
+use crate::daemon::process::{Guest, GuestCommand};
 use crate::daemon::state::{DaemonConfig, State};
 
 /// How long requests in flight may go on after [`Daemon::stop`]; then their connections are dropped.
@@ -110,6 +111,14 @@ impl Daemon {
         if tokio::time::timeout(STOP_GRACE, self.orders.closed()).await.is_err() {
             self.abort_connections();
         }
+    }
+
+    /// Starts a process that is not a client's, for the embedding program; blocks until it runs.
+    ///
+    /// # Errors
+    /// Those of the start, which name what was wrong.
+    pub fn start_guest(&self, command: GuestCommand) -> io::Result<Guest> {
+        Guest::start(self.service.state(), command)
     }
 
     /// Ends all `serve` calls: nothing new is accepted, requests in flight may finish within the grace.

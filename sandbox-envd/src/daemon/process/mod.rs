@@ -1,5 +1,6 @@
 //! Processes: start, follow, signal, retain.
 
+mod guest;
 mod log;
 mod pty;
 mod readiness;
@@ -25,6 +26,7 @@ use serde::Deserialize;
 use tokio::io::Interest;
 use tokio::time::Instant;
 
+pub use self::guest::{Guest, GuestCommand, GuestExit};
 use self::log::{Description, Log};
 use self::reaper::{Reaper, Scope};
 use self::running::{End, Input, Process, Subscription};

@@ -71,6 +71,19 @@ impl Reaper {
         Ok((pid, rest, receiver))
     }
 
+    /// Runs `act` while the child `pid` has not been collected, and so keeps its number; false if it has.
+    pub(crate) fn while_waited_for(
+        &self,
+        pid: Pid,
+        act: impl FnOnce() -> io::Result<()>,
+    ) -> io::Result<bool> {
+        let waiting = self.waiting();
+        if !waiting.contains_key(&pid) {
+            return Ok(false);
+        }
+        act().map(|()| true)
+    }
+
     /// Sends a signal to a child that has not been collected yet; false if it has.
     ///
     /// The lock keeps the number from being given to another process in between.

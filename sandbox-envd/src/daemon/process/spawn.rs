@@ -81,8 +81,18 @@ pub(crate) enum SpawnError {
 
 /// Starts `command`; blocks until it was executed or failed to be.
 pub(crate) fn spawn(command: &Command, reaper: &Reaper) -> Result<Child, SpawnError> {
+    let (io, child_ends) = open_stdio(command).map_err(SpawnError::Prepare)?;
+    let (pid, exit) = spawn_on(command, child_ends, reaper)?;
+    Ok(Child { pid, exit, io })
+}
+
+/// Starts `command` on descriptors that the caller has, all above 2; blocks as [`spawn`] does.
+pub(crate) fn spawn_on(
+    command: &Command,
+    child_ends: [OwnedFd; 3],
+    reaper: &Reaper,
+) -> Result<(Pid, oneshot::Receiver<Exit>), SpawnError> {
     let image = Image::new(command)?;
-    let (ends, child_ends) = open_stdio(command).map_err(SpawnError::Prepare)?;
     let (report, report_child) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(prepare)?;
     let report_child = above_stdio(report_child).map_err(SpawnError::Prepare)?;
     let plan = Plan {
@@ -95,7 +105,7 @@ pub(crate) fn spawn(command: &Command, reaper: &Reaper) -> Result<Child, SpawnEr
     let (pid, (), exit) = reaper.adopt(|| fork(&plan)).map_err(SpawnError::Prepare)?;
     drop((child_ends, report_child));
     match read_report(&report).map_err(SpawnError::Prepare)? {
-        None => Ok(Child { pid, exit, io: ends }),
+        None => Ok((pid, exit)),
         Some((step, source)) => Err(explain(step, source, command)),
     }
 }
@@ -138,7 +148,7 @@ fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
 }
 
 /// Moves a descriptor out of the way of 0, 1 and 2, which are free in a daemon that closed its own.
-fn above_stdio(fd: OwnedFd) -> io::Result<OwnedFd> {
+pub(crate) fn above_stdio(fd: OwnedFd) -> io::Result<OwnedFd> {
     if fd.as_raw_fd() > 2 {
         return Ok(fd);
     }
