@@ -15,7 +15,7 @@ use crate::record::{IdMap, Network, Spec};
 use crate::sys;
 
 /// Changes when the tree that this file builds changes.
-const LAYOUT: u32 = 1;
+const LAYOUT: u32 = 2;
 
 /// What is copied from the host's `/etc`: nothing that tells who uses the host or lets anybody in.
 const ETC: &[&str] = &[
@@ -281,6 +281,9 @@ fn build(root: &Path, spec: &Spec) -> io::Result<()> {
     symlink("/run/lock", root.join("var/lock"))?;
     write_etc(root, spec)?;
     copy_dpkg(root)?;
+    if matches!(spec.ids, IdMap::Single) {
+        drop_trigger(root, "man-db")?;
+    }
     if !matches!(spec.ids, IdMap::Full { .. }) {
         // A directory that only the lower /usr has belongs to nobody that is mapped, and nothing can be added to
         // it; one that is here as well belongs to root inside.
@@ -419,6 +422,17 @@ fn copy_dpkg(root: &Path) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Keeps the package database from running a package's trigger, which gives files to a user that is not mapped.
+fn drop_trigger(root: &Path, package: &str) -> io::Result<()> {
+    let file = root.join("var/lib/dpkg/triggers/File");
+    let Ok(text) = fs::read_to_string(&file) else { return Ok(()) };
+    let others = text.lines().filter(|line| {
+        let interested = line.split_whitespace().nth(1).unwrap_or_default();
+        interested.split(['/', ':']).next() != Some(package)
+    });
+    write(&file, others.map(|line| format!("{line}\n")).collect::<String>())
 }
 
 /// Copies a file, a link or a tree, leaving out whatever not everybody may read. What is not there is no error.

@@ -53,7 +53,11 @@ pub(crate) fn probe(home: &Path) -> Result<Probe, Failure> {
     };
     for ids in tiers {
         let dir = home.join("sandboxes").join(&id);
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir).doing(format_args!("make {}", dir.display()))?;
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&dir)
+            .doing(format_args!("make {}", dir.display()))?;
         Record::new(Spec::new(&id, ids)).save(&dir)?;
         let started = start(&dir).and_then(|()| ask(&dir));
         let destroyed = cleanup::destroy(&dir);
