@@ -52,7 +52,7 @@ impl Judge {
     pub(crate) fn javascript(&self, folder: &str, users: Users) {
         let dir = self.packages.join("js").join(folder);
         let mut command = Command::new("node");
-        command.args(["--test", "--test-reporter=tap", "--test-concurrency=1", "--test-timeout=60000"]);
+        command.args(["--test", "--test-reporter=tap", "--test-concurrency=1", "--test-timeout=240000"]);
         command.args(files(&dir).filter(|path| path.to_string_lossy().ends_with(".test.mjs")));
         let (output, text) = self.run(command.current_dir(&dir), users);
         let count = |what: &str| {
