@@ -1,5 +1,7 @@
 //! What the inside cannot do, tried from the inside.
 
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests panic, and say what they skip")]
+
 mod inside;
 
 use inside::{Home, Who};

@@ -1,5 +1,7 @@
 //! How sandboxes start, stop, freeze, end, and what is left when their processes are killed.
 
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests panic, and say what they skip")]
+
 mod inside;
 
 use std::time::Duration;

@@ -1,5 +1,7 @@
 //! What a sandbox reaches, and that its ports are reached from outside in every network.
 
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests panic, and say what they skip")]
+
 mod inside;
 
 use std::net::TcpListener;

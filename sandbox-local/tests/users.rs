@@ -1,5 +1,7 @@
 //! Users inside: who they are, what belongs to them, and how the ordinary one becomes root.
 
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests panic, and say what they skip")]
+
 mod inside;
 
 use inside::{Home, Who};
