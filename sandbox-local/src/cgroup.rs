@@ -7,7 +7,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -62,6 +62,8 @@ pub(crate) struct Groups {
     pub(crate) join: Vec<File>,
     /// What freezes and thaws; none where only signals can.
     pub(crate) freezer: Option<FreezerGroup>,
+    /// Tells how often memory ran out, where it is limited.
+    pub(crate) memory: Option<File>,
 }
 
 /// Finds the mounted hierarchies from the texts of `/proc/self/mountinfo` and `/proc/self/cgroup`.
@@ -173,6 +175,7 @@ pub(crate) fn prepare(
                     if limit.controller == "memory" {
                         // Without accounting of swap the file is not there.
                         let _ = put(&dir, "memory.memsw.limit_in_bytes", limit.v1[0].1);
+                        groups.memory = File::open(dir.join("memory.oom_control")).ok();
                     }
                 }
                 None => v2_controllers.push(limit),
@@ -198,6 +201,7 @@ pub(crate) fn prepare(
                     }
                     if limits.memory_bytes.is_some() {
                         let _ = put(&dir, "memory.swap.max", 0);
+                        groups.memory = File::open(dir.join("memory.events")).ok();
                     }
                     groups.join.push(open_write(&dir.join("cgroup.procs")).doing("open a control group")?);
                     if groups.freezer.is_none()
@@ -224,6 +228,16 @@ pub(crate) fn prepare(
         return Err(error);
     }
     Ok(groups)
+}
+
+/// Reads how many processes were killed for want of memory, from `memory.oom_control` or `memory.events`.
+pub(crate) fn memory_kills(file: &File) -> u64 {
+    let mut text = [0; 1024];
+    let length = file.read_at(&mut text, 0).unwrap_or(0);
+    String::from_utf8_lossy(&text[..length])
+        .lines()
+        .find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
+        .unwrap_or(0)
 }
 
 fn refuse(what: &str, why: &str) -> Failure {

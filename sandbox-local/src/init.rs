@@ -63,7 +63,7 @@ fn prepare(
     channel: &Channel,
 ) -> Result<Inside, Failure> {
     let mut keep: Vec<BorrowedFd<'_>> = vec![listener.as_fd(), channel.as_fd()];
-    keep.extend(groups.join.iter().map(AsFd::as_fd));
+    keep.extend(groups.join.iter().chain(&groups.memory).map(AsFd::as_fd));
     keep.extend(groups.freezer.iter().flat_map(|group| [group.order.as_fd(), group.state.as_fd()]));
     sys::close_all_but(&keep).doing("close the monitor's files")?;
     // The host waits for the end of this stream.
@@ -88,7 +88,7 @@ fn prepare(
     if spec.network != Network::Host {
         sys::loopback_up().doing("bring the loopback interface up")?;
     }
-    let workload = Workload::new(groups.join, spec.network, &spec.ids)?;
+    let workload = Workload::new(groups.join, groups.memory, spec.network, &spec.ids)?;
     let usr = rootfs::enter(&spec, &base, rootfs::Trees::from_fds(trees))?;
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
         .doing("open /dev/null")?;

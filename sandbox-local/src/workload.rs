@@ -54,6 +54,8 @@ fn drop_bounding() {
 pub(crate) struct Workload {
     /// Files of control groups that a process joins by writing `0`.
     join: Vec<File>,
+    /// Tells how often memory ran out, where it is limited.
+    memory: Option<File>,
     filter: Vec<libc::sock_filter>,
     /// Denies connections, in a sandbox without a network.
     landlock: Option<OwnedFd>,
@@ -66,13 +68,18 @@ impl Workload {
     ///
     /// # Errors
     /// [`Unsupported`](crate::FailureKind::Unsupported) if the network asked for cannot be enforced by this kernel.
-    pub(crate) fn new(join: Vec<File>, network: Network, ids: &IdMap) -> Result<Self, Failure> {
+    pub(crate) fn new(
+        join: Vec<File>,
+        memory: Option<File>,
+        network: Network,
+        ids: &IdMap,
+    ) -> Result<Self, Failure> {
         let landlock = match network {
             Network::None => Some(no_connections()?),
             Network::Loopback | Network::Host => None,
         };
         let nested = matches!(ids, IdMap::Single);
-        Ok(Self { join, filter: filter::compile(network), landlock, nested })
+        Ok(Self { join, memory, filter: filter::compile(network), landlock, nested })
     }
 }
 
@@ -86,6 +93,10 @@ fn no_connections() -> Result<OwnedFd, Failure> {
 }
 
 impl ChildSetup for Workload {
+    fn out_of_memory_kills(&self) -> u64 {
+        self.memory.as_ref().map_or(0, crate::cgroup::memory_kills)
+    }
+
     fn before_identity(&self) -> io::Result<()> {
         for group in &self.join {
             rustix::io::write(group, b"0")?;

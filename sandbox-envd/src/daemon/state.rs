@@ -186,6 +186,12 @@ pub trait ChildSetup: Send + Sync + Debug {
     ///
     /// An error ends the child, and the start fails with it.
     fn before_exec(&self, user: &ChildUser) -> io::Result<()>;
+
+    /// Returns how many processes the kernel has killed so far because memory ran out; asked in the daemon, not in a
+    /// child. Default 0 throughout: then no exit is said to be one of them.
+    fn out_of_memory_kills(&self) -> u64 {
+        0
+    }
 }
 
 /// The part of the configuration that `/init` may change while the daemon runs.

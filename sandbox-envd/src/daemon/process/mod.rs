@@ -29,7 +29,7 @@ use tokio::time::Instant;
 pub use self::guest::{Guest, GuestCommand, GuestExit};
 use self::log::{Description, Log};
 use self::reaper::{Reaper, Scope};
-use self::running::{End, Input, Process, Subscription};
+use self::running::{End, Input, MemoryKills, Process, Subscription};
 use self::spawn::{Command, Io, SpawnError};
 use self::stream::Stream;
 use self::supervise::{Deadline, Outputs};
@@ -214,6 +214,7 @@ impl Request {
         let nonce = nonce().map_err(SpawnError::Prepare)?;
         self.command.env.push((tree::MARKER.into(), nonce.clone()));
         let started = tree::ticks_since_boot();
+        let memory = MemoryKills::since_now(self.command.setup.clone());
         let child = spawn::spawn(&self.command, reaper)?;
         let tree = Tree { leader: child.pid, nonce: nonce.clone(), started, collected: None };
         let is_terminal = matches!(child.io, Io::Terminal(_));
@@ -223,7 +224,7 @@ impl Request {
             let _ = reaper.signal(tree.leader, Signal::KILL);
             SpawnError::Prepare(error)
         })?;
-        let process = Arc::new(Process::new(tree, self.tag, self.config, input, log));
+        let process = Arc::new(Process::new(tree, self.tag, self.config, input, log, memory));
         let subscription = process.subscribe(None).map_err(SpawnError::Prepare)?;
         let id = lock(entries).insert(Arc::clone(&process));
         for deadline in self.deadlines {

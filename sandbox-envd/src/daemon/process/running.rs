@@ -15,6 +15,7 @@ use crate::daemon::process::readiness;
 use crate::daemon::process::reaper::{Exit, Reaper};
 use crate::daemon::process::stream::{Chunk, STREAMS, Stream};
 use crate::daemon::process::tree::{self, Tree};
+use crate::daemon::state::ChildSetup;
 use crate::messages::process::process_event::EndEvent;
 use crate::messages::process::{ProcessConfig, Replay};
 
@@ -68,6 +69,7 @@ pub(crate) struct Process {
     /// Of an earlier daemon: its number means nothing any more.
     pub(crate) inherited: bool,
     timed_out: AtomicBool,
+    memory: MemoryKills,
     tree: Tree,
     /// When the leader was collected, in ticks since boot; 0 while it runs.
     collected: AtomicU64,
@@ -76,6 +78,25 @@ pub(crate) struct Process {
     terminal: Mutex<Option<Arc<AsyncFd<OwnedFd>>>>,
     output: Mutex<Output>,
     ended: watch::Sender<bool>,
+}
+
+/// Whether memory ran out while a process was there.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct MemoryKills {
+    setup: Option<Arc<dyn ChildSetup>>,
+    before: u64,
+}
+
+impl MemoryKills {
+    /// Notes the present count.
+    pub(crate) fn since_now(setup: Option<Arc<dyn ChildSetup>>) -> Self {
+        let before = setup.as_ref().map_or(0, |setup| setup.out_of_memory_kills());
+        Self { setup, before }
+    }
+
+    fn rose(&self) -> bool {
+        self.setup.as_ref().is_some_and(|setup| setup.out_of_memory_kills() > self.before)
+    }
 }
 
 #[derive(Debug)]
@@ -100,6 +121,7 @@ impl Process {
         config: ProcessConfig,
         input: Input,
         log: Option<Log>,
+        memory: MemoryKills,
     ) -> Self {
         let terminal = match &input {
             Input::Terminal(master) => Some(Arc::clone(master)),
@@ -112,6 +134,7 @@ impl Process {
             retained: AtomicBool::new(log.is_some()),
             inherited: false,
             timed_out: AtomicBool::new(false),
+            memory,
             tree,
             collected: AtomicU64::new(0),
             config: Mutex::new(config),
@@ -134,7 +157,7 @@ impl Process {
         let leader = i32::try_from(pid).ok().and_then(Pid::from_raw).unwrap_or(Pid::INIT);
         // The nonce of that life is not known: an empty one marks nothing.
         let tree = Tree { leader, nonce: String::new(), started: u64::MAX, collected: Some(0) };
-        let mut process = Self::new(tree, tag, config, Input::Closed, Some(log));
+        let mut process = Self::new(tree, tag, config, Input::Closed, Some(log), MemoryKills::default());
         (process.pid, process.is_terminal, process.inherited) = (pid, is_terminal, true);
         let output = process.output.get_mut().unwrap_or_else(PoisonError::into_inner);
         if let Some(log) = &output.log {
@@ -215,8 +238,13 @@ impl Process {
 
     /// Tells the end to everybody and lets go of the input.
     pub(crate) async fn finish(&self, exit: Option<Exit>) {
-        let end = exit
-            .map_or(End::Unknown, |exit| End::Known(end_event(exit, self.timed_out.load(Ordering::Acquire))));
+        let end = exit.map_or(End::Unknown, |exit| {
+            let mut end = end_event(exit, self.timed_out.load(Ordering::Acquire));
+            // A shell tells of a killed child by its own code.
+            let killed = matches!(exit, Exit::Signal { number: 9, .. } | Exit::Code(137));
+            end.oom_killed = killed && !end.timed_out && self.memory.rose();
+            End::Known(end)
+        });
         {
             let mut output = lock(&self.output);
             if let (Some(log), End::Known(event)) = (&mut output.log, &end)
