@@ -210,7 +210,9 @@ pub(crate) fn ensure(home: &Path, spec: &Spec) -> Result<PathBuf, Failure> {
     let mut suffix = [0_u8; 8];
     sys::fill_random(&mut suffix).doing("get random numbers")?;
     let fresh = parent.join(format!(".new-{}", hex(&suffix)));
-    let built = build(&fresh, spec).and_then(|()| match fs::rename(&fresh, &path) {
+    // On disk before it has its name: later sandboxes trust a tree that is there.
+    let stored = || fs::File::open(&fresh).and_then(|tree| Ok(rustix::fs::syncfs(tree)?));
+    let built = build(&fresh, spec).and_then(|()| stored()).and_then(|()| match fs::rename(&fresh, &path) {
         // Another process was faster with the same tree.
         Err(_) if path.is_dir() => Ok(()),
         other => other,

@@ -2,7 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests: a broken rule panics")]
 
-use std::path::PathBuf;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -23,7 +24,15 @@ pub(crate) struct LocalFixture {
 
 impl LocalFixture {
     pub(crate) fn new() -> Self {
-        Self { home: TempDir::new().unwrap() }
+        let home = TempDir::new().unwrap();
+        let state = home.path().join("state");
+        std::fs::DirBuilder::new().mode(0o700).create(&state).unwrap();
+        // Base trees are read-only and named by their content: all tests of one user share them, and build them once.
+        let bases = Path::new(env!("CARGO_TARGET_TMPDIR"))
+            .join(format!("bases-{}", rustix::process::geteuid().as_raw()));
+        std::fs::create_dir_all(&bases).unwrap();
+        std::os::unix::fs::symlink(bases, state.join("base")).unwrap();
+        Self { home }
     }
 
     pub(crate) fn config(&self) -> LocalConfig {
