@@ -195,6 +195,12 @@ for i in /etc/profile.d/*.sh; do [ -r \"$i\" ] && . \"$i\"; done
 unset i
 ";
 
+/// Says whether every sandbox has a user or group of this name.
+pub(crate) fn is_taken(name: &str) -> bool {
+    let user = PASSWD.lines().any(|line| line.split(':').next() == Some(name));
+    user || name == "sudo" || GROUPS.iter().any(|(group, _)| *group == name)
+}
+
 /// Returns the directory of the tree that `spec` needs, below `home`, and builds it if it is not there.
 pub(crate) fn ensure(home: &Path, spec: &Spec) -> Result<PathBuf, Failure> {
     let parent = home.join("base");

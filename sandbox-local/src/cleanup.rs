@@ -15,7 +15,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::failure::{Doing, Failure, FailureKind};
 use crate::record::{
-    ENDED, EndReason, Ended, IdMap, Phase, RECORD, RUNTIME, Record, Runtime, read_json, write_durable,
+    DESTROYING, ENDED, EndReason, Ended, IdMap, Phase, RECORD, RUNTIME, Record, Runtime, read_json,
+    write_durable,
 };
 use crate::{cgroup, idmap, sys};
 
@@ -60,7 +61,16 @@ pub(crate) fn lock_monitor(dir: &Path) -> Result<Lock, Failure> {
             other => other.doing("open the sandbox")?,
         };
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Err(rustix::io::Errno::WOULDBLOCK) => return Ok(Lock::Busy),
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                // Whoever only looks shares the lock for a moment: that is no monitor.
+                match flock(&file, FlockOperation::NonBlockingLockShared) {
+                    Err(rustix::io::Errno::WOULDBLOCK) => return Ok(Lock::Busy),
+                    other => other.doing("lock the sandbox")?,
+                }
+                drop(file);
+                std::thread::yield_now();
+                continue;
+            }
             other => other.doing("lock the sandbox")?,
         }
         // It may have been removed, and another one made, before the lock was ours.
@@ -151,7 +161,10 @@ pub(crate) fn destroy(dir: &Path) -> Result<Found, Failure> {
     match Record::load(dir) {
         Ok(mut record) if record.phase != Phase::Destroying => {
             record.phase = Phase::Destroying;
-            record.save(dir)?;
+            match record.save(dir) {
+                Err(error) if error.kind == FailureKind::StorageFull => mark_destroying(dir)?,
+                other => other?,
+            }
         }
         Err(error) if error.kind != FailureKind::NotFound => return Err(error),
         _ => {}
@@ -162,6 +175,13 @@ pub(crate) fn destroy(dir: &Path) -> Result<Found, Failure> {
         remove_tree(dir).doing(format_args!("remove {}", dir.display()))?;
     }
     Ok(found)
+}
+
+/// Decides the end of a sandbox where there is no room for words: an empty file takes none.
+fn mark_destroying(dir: &Path) -> Result<(), Failure> {
+    fs::File::create(dir.join(DESTROYING))
+        .and_then(|_| fs::File::open(dir)?.sync_all())
+        .doing(format_args!("mark {} as destroyed", dir.display()))
 }
 
 /// Kills, removes and records whatever the state of `dir` asks for. The caller holds the lock of the monitor.
@@ -185,7 +205,14 @@ pub(crate) fn settle(dir: &Path, ended: Option<EndReason>) -> Result<Found, Fail
         (Some(reason), Phase::Live) => reason,
         (None, Phase::Live) => return Ok(Found::Stopped),
     };
-    write_durable(&dir.join(ENDED), &Ended { reason })?;
+    let reason = match write_durable(&dir.join(ENDED), &Ended { reason }) {
+        // Room comes first, the reason second.
+        Err(error) if error.kind == FailureKind::StorageFull => {
+            mark_destroying(dir)?;
+            EndReason::Destroyed
+        }
+        other => other.map(|()| reason)?,
+    };
     remove_files(dir, reason)?;
     Ok(Found::Ended(reason))
 }
@@ -270,7 +297,7 @@ fn remove_files(dir: &Path, reason: EndReason) -> Result<(), Failure> {
         for entry in fs::read_dir(dir).doing("list the sandbox")? {
             let entry = entry.doing("list the sandbox")?;
             let name = entry.file_name();
-            if name != ENDED && name != RECORD {
+            if name != ENDED && name != RECORD && name != DESTROYING {
                 remove_tree(&entry.path()).doing(format_args!("remove {}", entry.path().display()))?;
             }
         }

@@ -3,20 +3,50 @@ use std::time::Duration;
 
 use sandhold_core::{Error, ErrorKind, Result};
 
-/// What must hold on this host before anything is made. Found out by doing it, once a provider.
+/// What must hold on this host before anything is made: found out by starting a sandbox, once a provider.
+///
+/// A create where one does not hold is [`ErrorKind::Unsupported`] with reason `requirement`; its context `requirement` and
+/// its message hold the [`Requirement::name`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Requirement {
-    /// Several users inside, so that `chown` works: tier `full` or `ranges`.
+    /// `several_users`: users inside have ids of their own, so that `chown` works: tier `full` or `ranges`.
     SeveralUsers,
-    /// `/usr` can be written to inside.
+    /// `writable_usr`: files can be added below `/usr` inside.
     WritableUsr,
-    /// A system call filter.
+    /// `seccomp`: a filter of system calls is in force.
     Seccomp,
-    /// Limits of CPU, memory and processes.
+    /// `limits`: limits of CPU, memory and processes can all be enforced.
     Limits,
-    /// Freezing by the kernel, not by signals.
+    /// `kernel_freezer`: a pause freezes by the kernel, not by signals.
     KernelFreezer,
+    /// `no_network`: [`sandhold_core::Network::None`] can be enforced.
+    NoNetwork,
+}
+
+impl Requirement {
+    /// Every requirement.
+    pub const ALL: &'static [Self] = &[
+        Self::SeveralUsers,
+        Self::WritableUsr,
+        Self::Seccomp,
+        Self::Limits,
+        Self::KernelFreezer,
+        Self::NoNetwork,
+    ];
+
+    /// Returns the name that errors say.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::SeveralUsers => "several_users",
+            Self::WritableUsr => "writable_usr",
+            Self::Seccomp => "seccomp",
+            Self::Limits => "limits",
+            Self::KernelFreezer => "kernel_freezer",
+            Self::NoNetwork => "no_network",
+        }
+    }
 }
 
 /// Configures the local provider.

@@ -24,7 +24,15 @@ const SLOTS: u32 = 0x2000;
 /// [`FailureKind::Unsupported`] if every range is taken.
 pub fn choose(home: &Path, id: &str) -> Result<IdMap, Failure> {
     if geteuid().is_root() {
-        return allocate(home, id).map(|start| IdMap::Full { start });
+        let own = OwnIds::read();
+        return match (own.has_ranges(), own.is_root_outside()) {
+            (true, _) => allocate(home, id).map(|start| IdMap::Full { start }),
+            // Root of a user namespace that an ordinary user made.
+            (false, false) => Ok(IdMap::Single),
+            (false, true) => Err(Failure::unsupported(
+                "this is root of a user namespace that has no ids for sandboxes; run outside it, or as an ordinary user",
+            )),
+        };
     }
     Ok(subordinate().unwrap_or(IdMap::Single))
 }
@@ -33,6 +41,41 @@ pub fn choose(home: &Path, id: &str) -> Result<IdMap, Failure> {
 pub(crate) fn release(home: &Path, map: &IdMap) {
     if let IdMap::Full { start } = map {
         let _ = fs::remove_file(home.join("ids").join(start.to_string()));
+    }
+}
+
+/// The ids that the user namespace of this process has.
+struct OwnIds {
+    /// First id here, first id outside, and how many, for users and for groups.
+    users: Vec<(u64, u64, u64)>,
+    groups: Vec<(u64, u64, u64)>,
+}
+
+impl OwnIds {
+    fn read() -> Self {
+        let read = |file: &str| Self::parse(&fs::read_to_string(file).unwrap_or_default());
+        Self { users: read("/proc/self/uid_map"), groups: read("/proc/self/gid_map") }
+    }
+
+    fn parse(text: &str) -> Vec<(u64, u64, u64)> {
+        let line = |line: &str| {
+            let mut fields = line.split_whitespace().map(|field| field.parse().ok());
+            Some((fields.next()??, fields.next()??, fields.next()??))
+        };
+        text.lines().filter_map(line).collect()
+    }
+
+    /// Says whether every range that a full map is taken from can be used.
+    fn has_ranges(&self) -> bool {
+        let (first, last) = (u64::from(FIRST), u64::from(FIRST) + u64::from(SLOTS) * u64::from(COUNT));
+        [&self.users, &self.groups].iter().all(|map| {
+            map.iter().any(|(inside, _, count)| *inside <= first && last <= inside.saturating_add(*count))
+        })
+    }
+
+    /// Says whether root here is root one namespace further out, or may be.
+    fn is_root_outside(&self) -> bool {
+        !self.users.iter().any(|(inside, outside, _)| *inside == 0 && *outside != 0)
     }
 }
 
@@ -50,7 +93,10 @@ fn allocate(home: &Path, id: &str) -> Result<u32, Failure> {
         }
         match OpenOptions::new().write(true).create_new(true).mode(0o600).open(dir.join(start.to_string())) {
             Ok(mut file) => {
-                file.write_all(id.as_bytes()).doing("record an id range")?;
+                if let Err(error) = file.write_all(id.as_bytes()) {
+                    let _ = fs::remove_file(dir.join(start.to_string()));
+                    return Err(Failure::os("record an id range", error));
+                }
                 return Ok(start);
             }
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -152,7 +198,7 @@ pub(crate) fn write(map: &IdMap, pid: Pid) -> Result<(), Failure> {
         }
         IdMap::Single => {
             let (uid, gid) = (geteuid(), getegid());
-            if uid.is_root() {
+            if uid.is_root() && OwnIds::read().is_root_outside() {
                 return Err(Failure::new(
                     FailureKind::InvalidArgument,
                     "a single id map would make root inside root outside; use the full tier as root",
@@ -162,5 +208,26 @@ pub(crate) fn write(map: &IdMap, pid: Pid) -> Result<(), Failure> {
             put("uid_map", format!("0 {} 1", uid.as_raw()))?;
             put("gid_map", format!("0 {} 1", gid.as_raw()))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn own(map: &str) -> OwnIds {
+        OwnIds { users: OwnIds::parse(map), groups: OwnIds::parse(map) }
+    }
+
+    #[test]
+    fn root_of_the_machine_has_ranges_and_root_of_a_namespace_only_what_was_mapped() {
+        let machine = own("         0          0 4294967295\n");
+        assert!(machine.has_ranges() && machine.is_root_outside());
+        let rootless = own("0 1000 1\n1 100000 65536\n");
+        assert!(!rootless.has_ranges() && !rootless.is_root_outside());
+        let nested = own("0 0 1\n");
+        assert!(!nested.has_ranges() && nested.is_root_outside());
+        // What cannot be read is taken for the worst.
+        assert!(!own("").has_ranges() && own("").is_root_outside());
     }
 }

@@ -1,15 +1,19 @@
 //! The helper program: found, and started so that the sandbox outlives this process.
 
 use std::ffi::OsStr;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process_group};
 use sandhold_core::{Error, ErrorKind, Result};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe::Receiver;
+use tokio::runtime::Handle;
 
 use crate::cleanup::Found;
 use crate::failure::Failure;
@@ -17,6 +21,13 @@ use crate::monitor::READY;
 
 /// The name of the helper program.
 const HELPER: &str = "sandhold-helper";
+
+/// The five ways to name it.
+const WAYS: &str = "build it by `make helper`, then name it by LocalConfig::with_helper or SANDHOLD_HELPER, put it \
+                    beside this executable or in PATH, or call sandhold_local::init() first thing in main";
+
+/// The reason of an error that is about the helper itself.
+const NO_HELPER: &str = "no_helper";
 
 /// The most that the helper may say.
 const MAX_ANSWER: u64 = 64 * 1024;
@@ -55,12 +66,9 @@ impl Helper {
             Some(program) => Ok(Self { program, prefix: None }),
             None => Err(Error::new(
                 ErrorKind::InvalidArgument,
-                format!(
-                    "the program {HELPER} was not found: name it by LocalConfig::with_helper or SANDHOLD_HELPER, put it \
-                     beside this executable or in PATH, or call sandhold_local::init() first thing in main"
-                ),
+                format!("the program {HELPER} was not found: {WAYS}"),
             )
-            .with_reason("no_helper")),
+            .with_reason(NO_HELPER)),
         }
     }
 
@@ -70,9 +78,9 @@ impl Helper {
         }
         Err(Error::new(
             ErrorKind::InvalidArgument,
-            format!("{} named by {named_by} is not a program; build it by `make helper`", path.display()),
+            format!("{} named by {named_by} is not a program: {WAYS}", path.display()),
         )
-        .with_reason("no_helper"))
+        .with_reason(NO_HELPER))
     }
 
     /// Starts the sandbox in `directory` and returns once it answers.
@@ -101,28 +109,36 @@ impl Helper {
 
     /// Finds out by doing it what works on this host; returns JSON.
     pub(crate) async fn probe(&self, home: &Path, timeout: Duration) -> Result<String> {
-        self.call(&["probe".as_ref(), "--home".as_ref(), home.as_os_str()], timeout).await
+        self.call_with(&["probe".as_ref()], &[("SANDHOLD_HOME", home.as_os_str())], timeout).await
     }
 
     /// Runs `sandhold-helper local …` and reads what it says until it closes its output. The helper detaches by itself,
     /// so that the process waited for here is short-lived.
     async fn call(&self, args: &[&OsStr], timeout: Duration) -> Result<String> {
+        self.call_with(args, &[], timeout).await
+    }
+
+    async fn call_with(&self, args: &[&OsStr], envs: &[(&str, &OsStr)], timeout: Duration) -> Result<String> {
         let mut command = Command::new(&self.program);
         command
             .args(self.prefix)
             .arg("local")
             .args(args)
+            .envs(envs.iter().copied())
+            // Of its own: an interrupt from the terminal is for this program, and a helper that hangs ends with all that
+            // it started.
+            .process_group(0)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::null());
-        let mut child = tokio::task::spawn_blocking(move || command.spawn())
-            .await
-            .map_err(|error| Error::new(ErrorKind::Unexpected, "the start was ended").with_source(error))?
-            .map_err(|error| {
-                Error::new(ErrorKind::Unavailable, format!("{} cannot be started", self.program.display()))
-                    .with_source(error)
-            })?;
-        let stdout = child.stdout.take().map(OwnedFd::from);
+        let (mut child, stdout) = tokio::task::spawn_blocking(move || {
+            let mut child = command.spawn()?;
+            let stdout = child.stdout.take().map(OwnedFd::from);
+            Ok((Reaped(Some(child)), stdout))
+        })
+        .await
+        .map_err(|error| Error::new(ErrorKind::Unexpected, "the start was ended").with_source(error))?
+        .map_err(|error: io::Error| self.not_started(error))?;
         let read = async {
             let mut text = String::new();
             if let Some(stdout) = stdout {
@@ -132,10 +148,9 @@ impl Helper {
         };
         let answer = tokio::time::timeout(timeout, read).await;
         if answer.is_err() {
-            let _ = child.kill();
+            child.kill();
         }
-        // A host that reaps every child itself leaves nothing to wait for, which is fine.
-        tokio::task::spawn_blocking(move || child.wait().ok());
+        drop(child);
         match answer {
             Ok(Ok(text)) => Ok(text),
             Ok(Err(error)) => {
@@ -150,11 +165,53 @@ impl Helper {
     }
 }
 
+/// The process of a helper: waited for once it is not needed any more, also when the call was cancelled.
+struct Reaped(Option<Child>);
+
+impl Reaped {
+    /// Kills it and all that it started, apart from a monitor that is on its own by then.
+    fn kill(&mut self) {
+        // It was not waited for, so that its id still is its own.
+        let group = self.0.as_ref().and_then(|child| Pid::from_raw(i32::try_from(child.id()).ok()?));
+        if let Some(group) = group {
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+    }
+}
+
+impl Drop for Reaped {
+    fn drop(&mut self) {
+        let Some(mut child) = self.0.take() else { return };
+        // It ends at once: the helper detaches by itself. A host that reaps every child itself leaves nothing to wait
+        // for, which is fine.
+        let wait = move || drop(child.wait());
+        match Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn_blocking(wait)),
+            Err(_) => drop(std::thread::Builder::new().spawn(wait)),
+        }
+    }
+}
+
 fn failure(text: &str) -> Error {
     match serde_json::from_str::<Failure>(text.trim()) {
         Ok(failed) => failed.into(),
         Err(_) => Error::new(ErrorKind::Unexpected, format!("the helper ended without an answer: {text:?}"))
             .with_outcome(sandhold_core::Outcome::Unknown),
+    }
+}
+
+impl Helper {
+    fn not_started(&self, error: io::Error) -> Error {
+        let message = format!("{} cannot be started", self.program.display());
+        // These say that the file is no program for this machine, the others that the machine is short of something.
+        let (kind, ours) = match error.raw_os_error() {
+            Some(libc::ENOEXEC | libc::EACCES | libc::ENOENT | libc::ENOTDIR) => {
+                (ErrorKind::InvalidArgument, format!("{message}: {WAYS}"))
+            }
+            _ => (ErrorKind::Unavailable, message),
+        };
+        let error = Error::new(kind, ours).with_source(error);
+        if kind == ErrorKind::InvalidArgument { error.with_reason(NO_HELPER) } else { error.retryable(None) }
     }
 }
 

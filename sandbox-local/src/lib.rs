@@ -23,6 +23,7 @@ mod probe;
 mod provider;
 mod record;
 mod registration;
+mod requirement;
 mod rootfs;
 mod state_dir;
 mod sudo;

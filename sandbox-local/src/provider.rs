@@ -21,7 +21,7 @@ use crate::launch::Helper;
 use crate::record::Record;
 use crate::registration::{self, Registration};
 use crate::state_dir::{ChangeLock, StateDir};
-use crate::{idmap, link, state_dir};
+use crate::{link, requirement, state_dir};
 
 /// The name of this provider.
 pub(crate) const NAME: &str = "local";
@@ -189,27 +189,26 @@ impl Inner {
         self.probed
             .get_or_try_init(|| async {
                 let text = self.helper.probe(self.home.root(), self.config.start_timeout).await?;
-                registration::check_probe(&text, &self.config.requirements)
+                requirement::check(&text, &self.config.requirements)
             })
             .await
             .map(|_| ())
     }
 
     async fn create(self: &Arc<Self>, options: CreateOptions) -> Result<EnvdHandle> {
-        self.check_requirements().await?;
+        let unmade = |error: Error| error.with_outcome(Outcome::NotStarted);
+        self.check_requirements().await.map_err(unmade)?;
         let id = registration::id_of(&options.tags.attempt)?;
         let registration = Registration::new(&options);
         let (inner, new_id, made) = (Arc::clone(self), id.clone(), registration.clone());
         let lock = blocking(move || {
-            let ids = idmap::choose(inner.home.root(), new_id.as_str()).map_err(Error::from)?;
-            let spec = made.helper_spec(&new_id, ids.clone(), inner.config.in_memory)?;
-            let made = inner.home.make(&new_id, &made.record(spec)?);
-            if !matches!(made, Ok(Some(_))) {
-                idmap::release(inner.home.root(), &ids);
-            }
-            made
+            inner.home.make(&new_id, |ids| {
+                let spec = made.helper_spec(&new_id, ids, inner.config.in_memory)?;
+                made.record(spec)
+            })
         })
-        .await?;
+        .await
+        .map_err(unmade)?;
         let Some(lock) = lock else {
             // The same attempt made it before: it is the same sandbox.
             let options = ConnectOptions::default()
@@ -220,7 +219,7 @@ impl Inner {
         let directory = self.directory(&id)?;
         let timeout = self.config.start_timeout.min(options.deadline);
         if let Err(error) = self.helper.run(&directory, timeout).await {
-            return Err(match self.remove(&id, lock).await {
+            return Err(match self.unmake(&id, lock).await {
                 Ok(()) => error.with_outcome(Outcome::NotStarted),
                 // The record says that its end was decided, or it is stopped: both are found by a later look.
                 Err(cleanup) => error.with_cleanup(&cleanup).with_outcome(Outcome::Unknown),
@@ -345,6 +344,26 @@ impl Inner {
         Ok(if existed { DestroyOutcome::Destroyed } else { DestroyOutcome::AlreadyGone })
     }
 
+    /// Removes a sandbox that could not be started.
+    async fn unmake(self: &Arc<Self>, id: &SandboxId, lock: ChangeLock) -> Result<()> {
+        let (inner, new_id) = (Arc::clone(self), id.clone());
+        // Without the helper where that is possible: it may be what failed.
+        if blocking(move || inner.home.discard(&new_id)).await? {
+            return Ok(());
+        }
+        self.remove(id, lock).await
+    }
+
+    /// Finishes the removal of a sandbox whose end was decided, and whose remover died.
+    async fn finish(&self, id: &SandboxId) -> Result<()> {
+        let directory = self.directory(id)?;
+        // Whoever holds the lock is at it.
+        let Ok(Some(lock)) = self.home.lock(id, Instant::now()).await else { return Ok(()) };
+        self.helper.recover(&directory, REMOVE_TIMEOUT).await?;
+        drop(lock);
+        Ok(())
+    }
+
     /// Decides the end of a sandbox, durably, and sees to it that nothing is left.
     async fn remove(&self, id: &SandboxId, lock: ChangeLock) -> Result<()> {
         let directory = self.directory(id)?;
@@ -367,24 +386,42 @@ impl Inner {
                 && attempt.as_ref().is_none_or(|attempt| registration.tags.attempt == *attempt)
         };
         let mut found = Vec::new();
-        for id in self.ids().await? {
+        for (id, registration) in self.registrations().await? {
             // Only the wanted ones are asked how they are.
-            if self.record(&id).await?.is_some_and(|(_, registration)| wanted(&registration)) {
+            if wanted(&registration) {
                 found.extend(self.info(&id).await?);
             }
         }
         Ok(found)
     }
 
-    async fn ids(&self) -> Result<Vec<SandboxId>> {
+    /// Reads the records of all sandboxes. What others began to remove and left is removed on the way.
+    async fn registrations(&self) -> Result<Vec<(SandboxId, Registration)>> {
         let home = self.home.clone();
-        blocking(move || home.ids()).await
+        let (there, ending) = blocking(move || {
+            let (mut there, mut ending) = (Vec::new(), Vec::new());
+            for id in home.ids()? {
+                let Some(directory) = home.directory(&id) else { continue };
+                match registration::load(&directory)? {
+                    Some((_, registration)) => there.push((id, registration)),
+                    None if state_dir::is_ended(&directory) => {}
+                    None => ending.push(id),
+                }
+            }
+            Ok((there, ending))
+        })
+        .await?;
+        for id in ending {
+            // It is not listed whether or not this works; a later listing tries again.
+            let _ = self.finish(&id).await;
+        }
+        Ok(there)
     }
 
     async fn list(&self, filter: &ListFilter) -> Result<Vec<SandboxInfo>> {
         let mut found = Vec::new();
-        for id in self.ids().await? {
-            if self.record(&id).await?.is_some_and(|(_, registration)| registration.matches(filter)) {
+        for (id, registration) in self.registrations().await? {
+            if registration.matches(filter) {
                 found.extend(self.info(&id).await?.filter(|info| filter.matches(info)));
             }
         }

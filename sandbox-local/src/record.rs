@@ -15,6 +15,8 @@ use crate::failure::{Doing, Failure, FailureKind};
 pub(crate) const RECORD: &str = "record.json";
 /// Name of the file that says why a sandbox ended.
 pub(crate) const ENDED: &str = "ended.json";
+/// Name of the empty file that stands for [`Phase::Destroying`] on a full disk.
+pub(crate) const DESTROYING: &str = "destroying";
 /// Name of the file that says what a running sandbox consists of; worthless after a reboot, so not made durable.
 pub(crate) const RUNTIME: &str = "runtime.json";
 
@@ -205,16 +207,31 @@ impl Spec {
         if !leaf(&self.id) {
             return bad(format!("sandbox id {:?}: use 1 to 64 letters, digits, `-` or `_`", self.id));
         }
-        if !leaf(&self.user.name) || self.user.name == "root" {
+        // A name of digits would be taken for an id, one with a dash in front for an option.
+        let starts_well =
+            self.user.name.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_');
+        if !leaf(&self.user.name) || !starts_well || self.user.name == "root" {
             return bad(format!(
-                "user name {:?}: use 1 to 64 letters, digits, `-` or `_`, not root",
+                "user name {:?}: use 1 to 64 letters, digits, `-` or `_`, a letter or `_` first, not root",
                 self.user.name
             ));
         }
         if self.user.id == 0 || self.user.id > 65533 {
             return bad(format!("user id {}: use 1 to 65533", self.user.id));
         }
+        if crate::base::is_taken(&self.user.name) {
+            return bad(format!(
+                "user name {:?}: a user or group of the system has it; use another",
+                self.user.name
+            ));
+        }
         let inside = [Some(&self.user.home), self.workspace.as_ref()];
+        if let Some(path) = inside.into_iter().flatten().find(|path| is_system_place(path)) {
+            return bad(format!("path {}: belongs to the system; use another", path.display()));
+        }
+        if let Some(bind) = self.binds.iter().find(|bind| is_kernel_place(&bind.target)) {
+            return bad(format!("path {}: belongs to the kernel; use another", bind.target.display()));
+        }
         for path in inside.into_iter().flatten().chain(self.binds.iter().map(|bind| &bind.target)) {
             if !plain_absolute(path) {
                 return bad(format!(
@@ -223,11 +240,34 @@ impl Spec {
                 ));
             }
         }
+        for (name, value) in &self.envs {
+            if name.is_empty() || name.contains(['=', '\0']) {
+                return bad(format!("variable name {name:?}: must not be empty nor hold `=` or a NUL byte"));
+            }
+            if value.contains('\0') {
+                return bad(format!("the value of variable {name:?} holds a NUL byte"));
+            }
+        }
         if let Some(bind) = self.binds.iter().find(|bind| !bind.source.is_absolute()) {
             return bad(format!("host directory {}: must be absolute", bind.source.display()));
         }
         Ok(())
     }
+}
+
+/// Says whether a path is in a file system of the kernel.
+fn is_kernel_place(path: &Path) -> bool {
+    ["/proc", "/sys", "/dev"].iter().any(|place| path.starts_with(place))
+}
+
+/// Says whether a path is no place for a user's own files: giving it to a user would break the system inside.
+fn is_system_place(path: &Path) -> bool {
+    let whole =
+        ["/bin", "/boot", "/etc", "/lib", "/lib64", "/opt", "/root", "/run", "/sbin", "/tmp", "/usr", "/var"];
+    let below = ["/bin", "/sbin", "/lib", "/lib64", "/usr/bin", "/usr/sbin", "/usr/lib", "/run/sandhold"];
+    is_kernel_place(path)
+        || whole.iter().any(|place| path == Path::new(place))
+        || below.iter().any(|place| path.starts_with(place))
 }
 
 /// Says whether a path is absolute, below `/`, free of `.` and `..`, and safe in a line of `/etc/passwd`.
@@ -276,7 +316,11 @@ impl Record {
     /// # Errors
     /// [`FailureKind::NotFound`] if there is none, [`FailureKind::Unexpected`] if it cannot be understood.
     pub fn load(dir: &Path) -> Result<Self, Failure> {
-        read_json(&dir.join(RECORD))
+        let mut record: Self = read_json(&dir.join(RECORD))?;
+        if dir.join(DESTROYING).exists() {
+            record.phase = Phase::Destroying;
+        }
+        Ok(record)
     }
 
     /// Writes the record so that it survives a crash of the machine once this returns.
@@ -347,8 +391,12 @@ fn replace(path: &Path, value: &impl Serialize, sync: impl Fn(&File) -> io::Resu
     let mut name = path.file_name().unwrap_or_default().to_os_string();
     name.push(".new");
     let fresh = path.with_file_name(name);
+    let bytes = serde_json::to_vec(value)?;
     let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
-    file.write_all(&serde_json::to_vec(value)?)?;
-    sync(&file)?;
-    fs::rename(&fresh, path)
+    file.write_all(&bytes).and_then(|()| sync(&file)).and_then(|()| fs::rename(&fresh, path)).inspect_err(
+        |_| {
+            // On a full disk the rest of it would be in the way of everything else.
+            let _ = fs::remove_file(&fresh);
+        },
+    )
 }

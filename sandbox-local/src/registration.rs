@@ -9,7 +9,6 @@ use sandhold_core::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::config::Requirement;
 use crate::record::{self, Bind, IdMap, Record, Spec, Upper};
 use crate::state_dir::is_leaf;
 use crate::{Failure, FailureKind, Phase};
@@ -106,11 +105,14 @@ impl Registration {
         };
         for mount in &wanted.mounts {
             match &mount.source {
-                MountSource::HostDir { path, writable } => spec.binds.push(Bind {
-                    source: path.clone(),
-                    target: mount.path.clone().into(),
-                    writable: *writable,
-                }),
+                MountSource::HostDir { path, writable } => {
+                    check_source(path)?;
+                    spec.binds.push(Bind {
+                        source: path.clone(),
+                        target: mount.path.clone().into(),
+                        writable: *writable,
+                    });
+                }
                 _ => return unsupported("the local provider mounts host directories only"),
             }
         }
@@ -187,8 +189,14 @@ impl From<Failure> for Error {
     }
 }
 
-/// Compares what the probe found with what must hold.
-pub(crate) fn check_probe(text: &str, requirements: &[Requirement]) -> Result<()> {
-    let _ = (text, requirements);
-    Ok(())
+/// Refuses to mount what is not there, or is no directory.
+fn check_source(path: &Path) -> Result<()> {
+    let refuse = |why: &str| {
+        Error::invalid_argument(format!("the host directory {} {why}", path.display())).with_reason("mount")
+    };
+    match std::fs::metadata(path) {
+        Ok(facts) if facts.is_dir() => Ok(()),
+        Ok(_) => Err(refuse("is no directory")),
+        Err(error) => Err(refuse("cannot be mounted").with_source(error)),
+    }
 }

@@ -6,16 +6,23 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use rustix::fs::{FlockOperation, flock};
 use sandhold_core::{Error, ErrorKind, Result, SandboxId};
 use tokio::time::Instant;
 
-use crate::record::{ENDED, RECORD, Record};
+use crate::cleanup;
+use crate::idmap;
+use crate::record::{ENDED, IdMap, RECORD, RUNTIME, Record};
 
 /// The layout that this version of the library writes.
 const VERSION: u32 = 1;
 
 /// Held by whoever changes a sandbox: starts, pauses, resumes, stops or destroys it.
 const LOCK: &str = "lock";
+
+/// Where directories are made before they have their name, and wait for their removal after they lost it. Locked,
+/// shared, by everybody who has something here or in an id range that no directory in `sandboxes` shows.
+const STAGING: &str = "staging";
 
 /// How long the reason of an end is kept: 7 days.
 const KEEP_ENDS: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -55,9 +62,9 @@ fn private_directory(path: &Path) -> io::Result<()> {
 impl StateDir {
     /// Opens a state directory, and makes it on first use.
     pub(crate) fn open(root: PathBuf) -> Result<Self> {
-        for path in [root.clone(), root.join("sandboxes"), root.join("staging")] {
-            private_directory(&path).map_err(|error| failed("make the directory", &path, error))?;
-        }
+        let make =
+            |path: &Path| private_directory(path).map_err(|error| failed("make the directory", path, error));
+        make(&root)?;
         let facts = fs::metadata(&root).map_err(|error| failed("look at", &root, error))?;
         if facts.uid() != rustix::process::geteuid().as_raw() {
             return Err(Error::new(
@@ -70,7 +77,11 @@ impl StateDir {
                 .map_err(|error| failed("close to others", &root, error))?;
         }
         let state = Self { root };
+        // What belongs to another user or to a newer library is left as it is.
         state.check_version()?;
+        for name in ["sandboxes", STAGING] {
+            make(&state.root.join(name))?;
+        }
         Ok(state)
     }
 
@@ -98,7 +109,10 @@ impl StateDir {
                 let staged = self.root.join(format!("version.{}.new", std::process::id()));
                 fs::write(&staged, format!("{VERSION}\n"))
                     .and_then(|()| fs::rename(&staged, &path))
-                    .map_err(|error| failed("write", &path, error))
+                    .map_err(|error| {
+                        let _ = fs::remove_file(&staged);
+                        failed("write", &path, error)
+                    })
             }
             Err(error) => Err(failed("read", &path, error)),
         }
@@ -134,7 +148,11 @@ impl StateDir {
     /// Makes the directory of a new sandbox, with its record, all at once; the creator holds its lock.
     ///
     /// `None` when a sandbox of this id is there.
-    pub(crate) fn make(&self, id: &SandboxId, record: &Record) -> Result<Option<ChangeLock>> {
+    pub(crate) fn make(
+        &self,
+        id: &SandboxId,
+        record: impl FnOnce(IdMap) -> Result<Record>,
+    ) -> Result<Option<ChangeLock>> {
         let Some(directory) = self.directory(id) else {
             return Err(Error::invalid_argument(format!("the id {:?} is no plain name", id.as_str())));
         };
@@ -142,12 +160,33 @@ impl StateDir {
             return Ok(None);
         }
         self.sweep();
-        let staged =
-            self.root.join("staging").join(format!("{id}.{}.{:x}", std::process::id(), fastrand::u32(..)));
+        let _creating = self.creating()?;
+        let ids = idmap::choose(&self.root, id.as_str()).map_err(Error::from)?;
+        let made = record(ids.clone()).and_then(|record| self.place(id, &directory, &record));
+        if !matches!(made, Ok(Some(_))) {
+            idmap::release(&self.root, &ids);
+        }
+        made
+    }
+
+    /// Keeps the sweep away from what is between two places; given up with its process.
+    fn creating(&self) -> Result<File> {
+        let path = self.root.join(STAGING);
+        File::open(&path)
+            .and_then(|staging| staging.lock_shared().map(|()| staging))
+            .map_err(|error| failed("lock", &path, error))
+    }
+
+    fn staged(&self, id: &SandboxId) -> PathBuf {
+        self.root.join(STAGING).join(format!("{id}.{}.{:x}", std::process::id(), fastrand::u32(..)))
+    }
+
+    fn place(&self, id: &SandboxId, directory: &Path, record: &Record) -> Result<Option<ChangeLock>> {
+        let staged = self.staged(id);
         private_directory(&staged).map_err(|error| failed("make the directory", &staged, error))?;
         let made = self.fill(&staged, record).and_then(|lock| {
             // Onto a directory that is not empty a rename fails: of two creators one wins.
-            match fs::rename(&staged, &directory) {
+            match fs::rename(&staged, directory) {
                 Ok(()) => {
                     let parent = self.root.join("sandboxes");
                     File::open(&parent)
@@ -163,7 +202,7 @@ impl StateDir {
                 {
                     Ok(None)
                 }
-                Err(error) => Err(failed("make the directory", &directory, error)),
+                Err(error) => Err(failed("make the directory", directory, error)),
             }
         });
         if !matches!(made, Ok(Some(_))) {
@@ -174,29 +213,57 @@ impl StateDir {
     }
 
     fn fill(&self, staged: &Path, record: &Record) -> Result<ChangeLock> {
-        let lock = open_lock(staged)?;
+        let lock = open_lock(staged, true).map_err(|error| failed("open the lock in", staged, error))?;
         lock.lock().map_err(|error| failed("lock", staged, error))?;
         record.save(staged)?;
         Ok(ChangeLock { _file: lock })
     }
 
-    /// Removes what creators left that died before their sandbox had its name.
+    /// Removes what creators left that died before their sandbox had its name. Does nothing while another creates.
     fn sweep(&self) {
-        let Ok(entries) = fs::read_dir(self.root.join("staging")) else { return };
-        for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
-            // Its creator is alive as long as it holds the lock; one without a lock file was just begun.
-            let dead = File::open(path.join(LOCK)).is_ok_and(|lock| lock.try_lock().is_ok());
-            if dead {
-                let _ = fs::remove_dir_all(&path);
+        let staging = self.root.join(STAGING);
+        let Ok(lock) = File::open(&staging) else { return };
+        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+            return;
+        }
+        for path in entries(&staging) {
+            let _ = cleanup::remove_tree(&path);
+        }
+        for path in entries(&self.root.join("ids")) {
+            // It holds the id of its sandbox, or nothing when its creator died at once.
+            let owner = fs::read_to_string(&path).unwrap_or_default();
+            let owned = is_leaf(&owner) && self.root.join("sandboxes").join(&owner).join(RECORD).exists();
+            if !owned {
+                let _ = fs::remove_file(&path);
             }
         }
         self.forget_old_ends();
     }
 
+    /// Removes a sandbox of which nothing was ever started, without the helper: by whoever holds its lock and made it.
+    ///
+    /// False when something was started, or is about to be: then only the helper can remove it.
+    pub(crate) fn discard(&self, id: &SandboxId) -> Result<bool> {
+        let Some(directory) = self.directory(id) else { return Ok(true) };
+        let started = [RUNTIME, "upper"].iter().any(|name| directory.join(name).exists());
+        if started || cleanup::is_monitored(&directory)? {
+            return Ok(false);
+        }
+        let _moving = self.creating()?;
+        let ids = Record::load(&directory).map(|record| record.spec.ids);
+        let staged = self.staged(id);
+        // Gone at once for everybody; what is not removed now is swept by a later create.
+        fs::rename(&directory, &staged).map_err(|error| failed("remove", &directory, error))?;
+        if let Ok(ids) = ids {
+            idmap::release(&self.root, &ids);
+        }
+        let _ = fs::remove_dir_all(&staged);
+        Ok(true)
+    }
+
     /// Removes the reasons that were left of leases that ran out long ago.
     fn forget_old_ends(&self) {
-        let Ok(entries) = fs::read_dir(self.root.join("sandboxes")) else { return };
-        for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
+        for path in entries(&self.root.join("sandboxes")) {
             let ended = fs::metadata(path.join(ENDED)).and_then(|facts| facts.modified());
             let age = ended.ok().and_then(|at| SystemTime::now().duration_since(at).ok());
             if age.is_some_and(|age| age > KEEP_ENDS) {
@@ -229,10 +296,14 @@ impl StateDir {
 
 /// `None` while another has the lock; `Some(None)` when the sandbox does not exist.
 fn try_lock(directory: &Path) -> Result<Option<Option<ChangeLock>>> {
-    let lock = match open_lock(directory) {
+    // Not made here: in a directory that is being removed it would be in the way.
+    let lock = match open_lock(directory, false) {
         Ok(lock) => lock,
-        Err(_) if !directory.exists() => return Ok(Some(None)),
-        Err(error) => return Err(error),
+        Err(_) if !directory.join(RECORD).exists() => return Ok(Some(None)),
+        Err(error) if error.kind() == IoErrorKind::NotFound => {
+            open_lock(directory, true).map_err(|error| failed("open the lock in", directory, error))?
+        }
+        Err(error) => return Err(failed("open the lock in", directory, error)),
     };
     match lock.try_lock() {
         // It may have been removed, and even made again, between open and lock.
@@ -249,7 +320,7 @@ fn try_lock(directory: &Path) -> Result<Option<Option<ChangeLock>>> {
 
 /// Removes the directory of a sandbox that has ended, and of which only the reason is left.
 pub(crate) fn remove_ended(directory: &Path) -> Result<()> {
-    if directory.join(ENDED).exists() && !directory.join(RECORD).exists() {
+    if is_ended(directory) {
         match fs::remove_dir_all(directory) {
             Err(error) if error.kind() != IoErrorKind::NotFound => {
                 return Err(failed("remove", directory, error));
@@ -260,15 +331,18 @@ pub(crate) fn remove_ended(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-fn open_lock(directory: &Path) -> Result<File> {
-    let path = directory.join(LOCK);
-    OpenOptions::new()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .mode(0o600)
-        .open(&path)
-        .map_err(|error| failed("open", &path, error))
+/// What is in a directory; nothing when it cannot be read.
+fn entries(directory: &Path) -> impl Iterator<Item = PathBuf> {
+    fs::read_dir(directory).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()))
+}
+
+/// Says whether of a sandbox only the reason of its end is left, which is kept for a while.
+pub(crate) fn is_ended(directory: &Path) -> bool {
+    directory.join(ENDED).exists() && !directory.join(RECORD).exists()
+}
+
+fn open_lock(directory: &Path, make: bool) -> io::Result<File> {
+    OpenOptions::new().create(make).truncate(false).write(true).mode(0o600).open(directory.join(LOCK))
 }
 
 /// The names that ids may have: they become directories.
