@@ -10,7 +10,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full, Limited};
@@ -181,6 +181,7 @@ struct Lease {
 /// The daemon's own knowledge of its sandbox.
 #[derive(Debug)]
 pub(crate) struct Control {
+    me: Weak<Self>,
     id: String,
     boot_id: String,
     isolation: Isolation,
@@ -195,12 +196,14 @@ impl Control {
     /// Starts the first lease. Must run in a Tokio runtime.
     pub(crate) fn start(spec: &Spec, freezer: Freezer, isolation: Isolation) -> io::Result<Arc<Self>> {
         let boot_id = std::fs::read_to_string("/run/sandhold/boot_id")?.trim().to_owned();
-        let control = Arc::new(Self {
+        let timer = sys::watch(sys::boottime_timer()?)?;
+        let control = Arc::new_cyclic(|me| Self {
+            me: Weak::clone(me),
             id: spec.id.clone(),
             boot_id,
             isolation,
             lease: Mutex::new(Lease { deadline: None, on_expiry: spec.on_expiry }),
-            timer: sys::watch(sys::boottime_timer()?)?,
+            timer,
             freezer: Arc::new(tokio::sync::Mutex::new(freezer)),
             state: Mutex::new(State::Running),
         });
@@ -215,6 +218,10 @@ impl Control {
 
     fn state(&self) -> State {
         *self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set_state(&self, state: State) {
+        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = state;
     }
 
     fn set_lease(&self, request: &LeaseRequest) -> io::Result<()> {
@@ -281,26 +288,44 @@ impl Control {
         self.change(State::Paused, Freezer::freeze, LeaseRequest::new(None)).await
     }
 
+    /// Freezes or thaws to the end, also when whoever asked is gone before: half a change would be a lie.
     async fn change(
         &self,
         to: State,
         how: impl FnOnce(&mut Freezer) -> io::Result<()> + Send + 'static,
         lease: LeaseRequest,
     ) -> io::Result<Changed> {
+        let me = self.me.upgrade().ok_or_else(|| io::Error::other("the daemon ends"))?;
+        tokio::spawn(async move { me.change_now(to, how, &lease).await }).await.map_err(io::Error::other)?
+    }
+
+    async fn change_now(
+        &self,
+        to: State,
+        how: impl FnOnce(&mut Freezer) -> io::Result<()> + Send + 'static,
+        lease: &LeaseRequest,
+    ) -> io::Result<Changed> {
         let mut freezer = Arc::clone(&self.freezer).lock_owned().await;
         let changed = self.state() != to;
         if changed {
+            // Paused from the first moment on: whoever asks in the middle must not take it for running, and what was
+            // let in would freeze halfway.
+            self.set_state(State::Paused);
             let done = tokio::task::spawn_blocking(move || {
                 let done = how(&mut freezer);
                 (freezer, done)
             });
             let (held, done) = done.await.map_err(io::Error::other)?;
-            done?;
-            *self.state.lock().unwrap_or_else(PoisonError::into_inner) = to;
-            self.set_lease(&lease)?;
+            if let Err(error) = done {
+                // A freeze that failed let everything go on; a thaw that failed can be tried again.
+                self.set_state(if to == State::Paused { State::Running } else { State::Paused });
+                return Err(error);
+            }
+            self.set_state(to);
+            self.set_lease(lease)?;
             drop(held);
         } else if to == State::Running {
-            self.set_lease(&lease.with_extend_only(true))?;
+            self.set_lease(&lease.clone().with_extend_only(true))?;
         }
         Ok(Changed { changed })
     }

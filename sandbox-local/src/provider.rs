@@ -285,8 +285,12 @@ impl Inner {
                     }
                     let now = directory.clone();
                     blocking(move || registration::note_resume(&now)).await?;
-                    self.helper.run(&directory, self.config.start_timeout).await?;
-                    return Ok(Some(Memory::Lost));
+                    match self.helper.run(&directory, self.config.start_timeout).await {
+                        Ok(()) => return Ok(Some(Memory::Lost)),
+                        // A start that was ordered by a host that died since was faster: its sandbox is looked at.
+                        Err(error) if error.kind() == ErrorKind::Conflict && Instant::now() < deadline => {}
+                        Err(error) => return Err(error),
+                    }
                 }
                 Look::Between if Instant::now() < deadline => {
                     tokio::time::sleep(Duration::from_millis(2)).await;
@@ -311,9 +315,9 @@ impl Inner {
         let outcome = loop {
             match self.look(id, &registration.spec.user).await? {
                 Look::Gone => return Err(gone(id)),
-                Look::Running(live) if live.state == State::Paused => break PauseOutcome::AlreadyPaused,
                 // Its processes are lost already, and its files are at rest.
                 Look::Stopped => break PauseOutcome::AlreadyPaused,
+                // Asked also when it says that it is paused: it may be in the middle of it, and answers at the end.
                 Look::Running(_) => {
                     break if link::freeze(&client).await? {
                         PauseOutcome::Paused

@@ -85,7 +85,7 @@ pub(crate) fn eventually(patience: Duration, mut holds: impl FnMut() -> bool) ->
         if Instant::now() > deadline {
             return false;
         }
-        std::thread::sleep(Duration::from_millis(3));
+        std::thread::sleep(Duration::from_micros(500));
     }
 }
 
