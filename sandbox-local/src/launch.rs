@@ -109,22 +109,17 @@ impl Helper {
 
     /// Finds out by doing it what works on this host; returns JSON.
     pub(crate) async fn probe(&self, home: &Path, timeout: Duration) -> Result<String> {
-        self.call_with(&["probe".as_ref()], &[("SANDHOLD_HOME", home.as_os_str())], timeout).await
+        self.call(&["probe".as_ref(), "--home".as_ref(), home.as_os_str()], timeout).await
     }
 
     /// Runs `sandhold-helper local …` and reads what it says until it closes its output. The helper detaches by itself,
     /// so that the process waited for here is short-lived.
     async fn call(&self, args: &[&OsStr], timeout: Duration) -> Result<String> {
-        self.call_with(args, &[], timeout).await
-    }
-
-    async fn call_with(&self, args: &[&OsStr], envs: &[(&str, &OsStr)], timeout: Duration) -> Result<String> {
         let mut command = Command::new(&self.program);
         command
             .args(self.prefix)
             .arg("local")
             .args(args)
-            .envs(envs.iter().copied())
             // Of its own: an interrupt from the terminal is for this program, and a helper that hangs ends with all that
             // it started.
             .process_group(0)

@@ -13,7 +13,8 @@ use crate::control::{Info, Isolation};
 use crate::failure::{Doing, Failure, FailureKind};
 use crate::monitor::{READY, SOCKET};
 use crate::record::{IdMap, Limits, Record, Spec};
-use crate::{cgroup, cleanup, idmap, sys};
+use crate::state_dir::STAGING;
+use crate::{cgroup, cleanup, idmap, state_dir, sys};
 
 /// What this host can do for this user.
 #[non_exhaustive]
@@ -41,24 +42,31 @@ pub struct EnforcedLimits {
     pub pids: bool,
 }
 
+/// Ends the sandbox of a probe that died.
+const MOST_MILLIS: u64 = 60_000;
+
 /// Starts a sandbox in each tier, best first, until one works. Blocks for some ten milliseconds.
 pub(crate) fn probe(home: &Path) -> Result<Probe, Failure> {
     let id = format!("probe-{}", std::process::id());
     let mut refused = Vec::new();
     let mut isolation = None;
+    // Nobody lists what is there, and when this process dies the next create removes it.
+    let staging = state_dir::hold_staging(home).doing("prepare the state directory")?;
     let best = idmap::choose(home, &id)?;
     let tiers = match best {
         IdMap::Ranges { .. } => vec![best, IdMap::Single],
         _ => vec![best],
     };
     for ids in tiers {
-        let dir = home.join("sandboxes").join(&id);
+        let dir = home.join(STAGING).join(&id);
         fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
             .create(&dir)
             .doing(format_args!("make {}", dir.display()))?;
-        Record::new(Spec::new(&id, ids)).save(&dir)?;
+        let mut spec = Spec::new(&id, ids);
+        spec.lease_ms = Some(MOST_MILLIS);
+        Record::new(spec).save(&dir)?;
         let started = start(&dir).and_then(|()| ask(&dir));
         let destroyed = cleanup::destroy(&dir);
         match started {
@@ -80,6 +88,7 @@ pub(crate) fn probe(home: &Path) -> Result<Probe, Failure> {
         memory: enforced(Limits { memory_bytes: Some(1 << 30), ..none() }),
         pids: enforced(Limits { pids: Some(1000), ..none() }),
     };
+    drop(staging);
     let network_none = isolation.is_some() && sys::landlock_version() >= sys::LANDLOCK_WITH_NETWORK;
     Ok(Probe { isolation, refused, limits, network_none })
 }

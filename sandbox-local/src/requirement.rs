@@ -1,28 +1,9 @@
 //! What must hold on this host before anything is made, compared with what the helper's probe found.
 
 use sandhold_core::{Error, ErrorKind, Result};
-use serde::Deserialize;
 
 use crate::config::Requirement;
-use crate::{Failure, FreezerTier, Isolation, UsersTier, UsrTier};
-
-/// What the requirements ask of the probe's answer.
-#[derive(Debug, Deserialize)]
-struct Probed {
-    /// What a sandbox that was really started had; none if none could be.
-    isolation: Option<Isolation>,
-    /// What the tiers that were tried failed with.
-    refused: Vec<Failure>,
-    limits: ProbedLimits,
-    network_none: bool,
-}
-
-#[derive(Debug, Deserialize)]
-struct ProbedLimits {
-    cpu: bool,
-    memory: bool,
-    pids: bool,
-}
+use crate::{EnforcedLimits, Failure, FreezerTier, Isolation, Probe, UsersTier, UsrTier};
 
 /// Compares what the probe found with what must hold.
 ///
@@ -33,7 +14,7 @@ pub(crate) fn check(answer: &str, requirements: &[Requirement]) -> Result<()> {
     if let Ok(failed) = serde_json::from_str::<Failure>(answer.trim()) {
         return Err(failed.into());
     }
-    let probed: Probed = serde_json::from_str(answer.trim()).map_err(|error| {
+    let probed: Probe = serde_json::from_str(answer.trim()).map_err(|error| {
         Error::new(ErrorKind::Unexpected, format!("the probe's answer cannot be understood: {answer:?}"))
             .with_source(error)
     })?;
@@ -58,11 +39,7 @@ fn unsupported(message: String) -> Error {
 }
 
 /// Says what was found where a requirement does not hold.
-fn holds(
-    requirement: Requirement,
-    isolation: &Isolation,
-    probed: &Probed,
-) -> std::result::Result<(), String> {
+fn holds(requirement: Requirement, isolation: &Isolation, probed: &Probe) -> std::result::Result<(), String> {
     let (met, found) = match requirement {
         Requirement::SeveralUsers => (
             isolation.users != UsersTier::Single,
@@ -77,7 +54,7 @@ fn holds(
             (isolation.seccomp, "the kernel takes no filter of system calls".to_owned())
         }
         Requirement::Limits => {
-            let ProbedLimits { cpu, memory, pids } = probed.limits;
+            let EnforcedLimits { cpu, memory, pids } = probed.limits;
             let lacking: Vec<&str> = [("cpu", cpu), ("memory", memory), ("pids", pids)]
                 .into_iter()
                 .filter_map(|(name, there)| (!there).then_some(name))

@@ -22,7 +22,7 @@ const LOCK: &str = "lock";
 
 /// Where directories are made before they have their name, and wait for their removal after they lost it. Locked,
 /// shared, by everybody who has something here or in an id range that no directory in `sandboxes` shows.
-const STAGING: &str = "staging";
+pub(crate) const STAGING: &str = "staging";
 
 /// How long the reason of an end is kept: 7 days.
 const KEEP_ENDS: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -171,10 +171,7 @@ impl StateDir {
 
     /// Keeps the sweep away from what is between two places; given up with its process.
     fn creating(&self) -> Result<File> {
-        let path = self.root.join(STAGING);
-        File::open(&path)
-            .and_then(|staging| staging.lock_shared().map(|()| staging))
-            .map_err(|error| failed("lock", &path, error))
+        hold_staging(&self.root).map_err(|error| failed("lock", &self.root.join(STAGING), error))
     }
 
     fn staged(&self, id: &SandboxId) -> PathBuf {
@@ -329,6 +326,15 @@ pub(crate) fn remove_ended(directory: &Path) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Makes the place for what has no name yet, and keeps the sweep away from it as long as the answer lives.
+pub(crate) fn hold_staging(root: &Path) -> io::Result<File> {
+    let path = root.join(STAGING);
+    private_directory(&path)?;
+    let staging = File::open(&path)?;
+    staging.lock_shared()?;
+    Ok(staging)
 }
 
 /// What is in a directory; nothing when it cannot be read.

@@ -202,7 +202,7 @@ async fn a_requirement_that_does_not_hold_is_named_before_anything_is_made() {
     let probe = script(
         place.home.path(),
         "helper",
-        "#!/bin/sh\n[ \"$2\" = probe ] && [ -d \"$SANDHOLD_HOME\" ] && echo '{\"isolation\":{\"users\":\"single\",\
+        "#!/bin/sh\n[ \"$2 $3\" = \"probe --home\" ] && [ -d \"$4\" ] && echo '{\"isolation\":{\"users\":\"single\",\
          \"usr\":\"read_only\",\"network\":\"loopback\",\"seccomp\":true,\"landlock\":0,\"freezer\":\"signals\"},\
          \"refused\":[],\"limits\":{\"cpu\":true,\"memory\":false,\"pids\":true},\"network_none\":false}'\n",
         0o755,
@@ -216,6 +216,17 @@ async fn a_requirement_that_does_not_hold_is_named_before_anything_is_made() {
         assert_eq!((error.kind(), error.reason()), (ErrorKind::Unsupported, Some("requirement")));
         assert!(error.message().contains(named), "{error}");
     }
+}
+
+#[tokio::test]
+async fn requirements_that_hold_are_found_out_by_the_real_helper() {
+    let place = Place::new();
+    let config = place.config().with_requirement(Requirement::Seccomp);
+    let config = if is_root() { config.with_requirement(Requirement::SeveralUsers) } else { config };
+    let provider = LocalProvider::new(config).unwrap();
+    let handle = create(&provider).await;
+    provider.destroy(handle.id()).await.unwrap();
+    nothing_is_left(&place.root(), &BTreeSet::from([handle.id().to_string()]));
 }
 
 #[test]

@@ -110,7 +110,7 @@ impl Home {
         std::fs::create_dir_all(&dir).unwrap();
         sandhold_local::Record::new(spec).save(&dir).unwrap();
         if self.who == Who::Ordinary && is_root() {
-            for path in [dir.join("record.json"), dir.clone()] {
+            for path in [dir.join("record.json"), dir.clone(), self.path().join("sandboxes")] {
                 std::os::unix::fs::chown(path, Some(ORDINARY), Some(ORDINARY)).unwrap();
             }
         }
