@@ -29,6 +29,9 @@ const WAYS: &str = "build it by `make helper`, then name it by LocalConfig::with
 /// The reason of an error that is about the helper itself.
 const NO_HELPER: &str = "no_helper";
 
+/// What the helper needs of the environment: to find `newuidmap`, and the libraries of a program that is its own helper.
+const KEPT_VARIABLES: [&str; 2] = ["PATH", "LD_LIBRARY_PATH"];
+
 /// The most that the helper may say.
 const MAX_ANSWER: u64 = 64 * 1024;
 
@@ -123,6 +126,9 @@ impl Helper {
             // Of its own: an interrupt from the terminal is for this program, and a helper that hangs ends with all that
             // it started.
             .process_group(0)
+            // The host's variables may hold its secrets, and what is started lives on for long.
+            .env_clear()
+            .envs(KEPT_VARIABLES.iter().filter_map(|name| Some((name, std::env::var_os(name)?))))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::null());

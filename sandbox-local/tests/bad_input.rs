@@ -606,3 +606,22 @@ async fn an_exec_with_a_bad_variable_or_user_is_refused_and_the_sandbox_is_fine(
     assert_eq!(provider.destroy(&unknown).await.unwrap(), DestroyOutcome::AlreadyGone);
     provider.destroy(handle.id()).await.unwrap();
 }
+
+#[tokio::test]
+async fn the_variables_of_the_host_do_not_live_on_in_what_it_starts() {
+    // Cargo gives every test program this one, as a service manager gives secrets.
+    assert!(std::env::var_os("CARGO_PKG_NAME").is_some());
+    let place = Place::new();
+    let provider = place.open();
+    let handle = create(&provider).await;
+    let monitors = parts(&place.root()).into_iter().filter(|(_, part)| *part == Part::Monitor);
+    let monitors: Vec<_> = monitors.map(|(pid, _)| pid).collect();
+    assert_eq!(monitors.len(), 1);
+    for pid in monitors {
+        let environ = fs::read(format!("/proc/{pid}/environ")).unwrap();
+        assert!(!String::from_utf8_lossy(&environ).contains("CARGO_PKG_NAME"));
+    }
+    let inside = handle.exec(ProcessSpec::argv("env", [""; 0])).await.unwrap();
+    assert!(!inside.stdout.text().contains("CARGO_PKG_NAME"));
+    provider.destroy(handle.id()).await.unwrap();
+}

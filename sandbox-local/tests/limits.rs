@@ -1,6 +1,6 @@
 //! Limits of a whole sandbox, enforced by control groups where this user may make them.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests: a broken rule panics")]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests panic, and say what they skip")]
 
 use sandhold_core::{
     Attempt, CreateOptions, ErrorKind, Generation, Key, ListFilter, Owner, ProcessSpec, Resources,

@@ -187,29 +187,26 @@ pub async fn a_dropped_process_runs_on_and_is_attached_by_pid_and_tag(stage: &St
     assert!(within("cat ends", attached.wait()).await.unwrap().success());
 }
 
-/// What never ran is not found, and soon neither is what ended and was not kept; until then an attach hears its exit.
+/// What never ran is not found, by tag or by number.
 pub async fn attach_to_an_unknown_process_is_not_found(stage: &Stage) {
     let handle = stage.create("one").await;
-    let mut ended = handle.start(argv("true", &[])).await.unwrap();
-    ended.wait().await.unwrap();
-    let pid = ProcessSelector::Pid(ended.pid());
     for selector in [ProcessSelector::Tag("never".to_owned()), ProcessSelector::Pid(4_000_000)] {
         let error = handle.attach(selector.clone(), AttachOptions::default()).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound, "{selector}: {error}");
         assert!(!handle.signal(selector, Signal::KILL).await.unwrap());
     }
-    let attach = || async {
-        match handle.attach(pid.clone(), AttachOptions::default()).await {
-            Ok(mut late) => {
-                assert!(within("the exit is told again", late.wait()).await.unwrap().success());
-                None
-            }
-            Err(error) => Some(error),
-        }
-    };
-    let error = eventually("the ended process is forgotten", attach).await;
-    assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
-    assert!(!handle.signal(pid.clone(), Signal::KILL).await.unwrap());
+}
+
+/// One that has just ended is either forgotten, or tells its exit again; never another.
+pub async fn attach_to_an_ended_process_tells_its_exit_or_is_not_found(stage: &Stage) {
+    let handle = stage.create("one").await;
+    let mut ended = handle.start(argv("false", &[])).await.unwrap();
+    let exit = within("the process ends", ended.wait()).await.unwrap();
+    match handle.attach(ProcessSelector::Pid(ended.pid()), AttachOptions::default()).await {
+        Ok(mut late) => assert_eq!(within("the exit is told again", late.wait()).await.unwrap(), exit),
+        Err(error) => assert_eq!(error.kind(), ErrorKind::NotFound, "{error}"),
+    }
+    assert!(!handle.signal(ProcessSelector::Pid(ended.pid()), Signal::KILL).await.unwrap());
 }
 
 /// Running processes are listed as they were started.

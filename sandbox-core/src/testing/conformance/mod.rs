@@ -107,6 +107,7 @@ macro_rules! provider_conformance {
             a_cancelled_foreground_command_is_killed,
             a_dropped_process_runs_on_and_is_attached_by_pid_and_tag,
             attach_to_an_unknown_process_is_not_found,
+            attach_to_an_ended_process_tells_its_exit_or_is_not_found,
             processes_lists_what_runs,
             kept_output_is_replayed_after_the_exit,
             a_running_process_is_not_released,
