@@ -133,7 +133,7 @@ pub(crate) fn stop(dir: &Path) -> Result<Found, Failure> {
             Lock::Busy => {}
         }
         // The monitor takes it from here; a sandbox that is only being started has nothing to kill yet.
-        if let Ok(runtime) = read_json::<Runtime>(&dir.join(RUNTIME))
+        if let Ok(runtime) = Runtime::load(dir)
             && runtime.boot_id == boot_id()
         {
             if let Some(init) = init_of(&runtime) {
@@ -220,7 +220,7 @@ pub(crate) fn settle(dir: &Path, ended: Option<EndReason>) -> Result<Found, Fail
 /// Kills the processes of an earlier run and removes its control groups.
 pub(crate) fn kill_leftovers(dir: &Path) -> Result<(), Failure> {
     let path = dir.join(RUNTIME);
-    let runtime: Runtime = match read_json(&path) {
+    let runtime = match Runtime::load(dir) {
         Ok(runtime) => runtime,
         Err(error) if error.kind == FailureKind::NotFound => return Ok(()),
         // It was being written when the machine went down: nothing of it runs.

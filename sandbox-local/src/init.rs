@@ -127,6 +127,8 @@ impl Inside {
             listener.set_nonblocking(true).doing("listen")?;
             let listener = tokio::net::UnixListener::from_std(listener).doing("listen")?;
             channel.send(READY.as_bytes(), &[]).doing("say that the sandbox is ready")?;
+            // The first command finds a thread to be started from.
+            tokio::task::spawn_blocking(|| {});
             daemon.serve(listener).await;
             Err(Failure::new(FailureKind::Unexpected, "the daemon stopped"))
         })

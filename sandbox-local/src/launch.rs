@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process_group};
 use sandhold_core::{Error, ErrorKind, Result};
-use tokio::io::AsyncReadExt as _;
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
 use tokio::net::unix::pipe::Receiver;
 use tokio::runtime::Handle;
 
@@ -88,11 +88,17 @@ impl Helper {
 
     /// Starts the sandbox in `directory` and returns once it answers.
     pub(crate) async fn run(&self, directory: &Path, timeout: Duration) -> Result<()> {
-        let answer = self.call(&["run".as_ref(), "--dir".as_ref(), directory.as_os_str()], timeout).await?;
-        match answer.trim() {
-            READY => Ok(()),
-            text => Err(failure(text)),
-        }
+        let command = self.run_command(directory);
+        self.spawned(command).await?.ready(timeout).await
+    }
+
+    /// Begins to start the sandbox in `directory`. Blocks until the helper was executed.
+    pub(crate) fn begin(&self, directory: &Path) -> Result<Started> {
+        spawn(self.run_command(directory)).map_err(|error| self.not_started(error))
+    }
+
+    fn run_command(&self, directory: &Path) -> Command {
+        self.command(&["run".as_ref(), "--dir".as_ref(), directory.as_os_str()])
     }
 
     /// Finishes the work of a monitor that is gone, and says how far the sandbox is.
@@ -115,9 +121,13 @@ impl Helper {
         self.call(&["probe".as_ref(), "--home".as_ref(), home.as_os_str()], timeout).await
     }
 
-    /// Runs `sandhold-helper local …` and reads what it says until it closes its output. The helper detaches by itself,
-    /// so that the process waited for here is short-lived.
+    /// Runs `sandhold-helper local …` and returns the line it says.
     async fn call(&self, args: &[&OsStr], timeout: Duration) -> Result<String> {
+        let command = self.command(args);
+        self.spawned(command).await?.answer(timeout).await
+    }
+
+    fn command(&self, args: &[&OsStr]) -> Command {
         let mut command = Command::new(&self.program);
         command
             .args(self.prefix)
@@ -132,20 +142,49 @@ impl Helper {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::null());
-        let (mut child, stdout) = tokio::task::spawn_blocking(move || {
-            let mut child = command.spawn()?;
-            let stdout = child.stdout.take().map(OwnedFd::from);
-            Ok((Reaped(Some(child)), stdout))
-        })
-        .await
-        .map_err(|error| Error::new(ErrorKind::Unexpected, "the start was ended").with_source(error))?
-        .map_err(|error: io::Error| self.not_started(error))?;
+        command
+    }
+
+    async fn spawned(&self, command: Command) -> Result<Started> {
+        tokio::task::spawn_blocking(move || spawn(command))
+            .await
+            .map_err(|error| Error::new(ErrorKind::Unexpected, "the start was ended").with_source(error))?
+            .map_err(|error| self.not_started(error))
+    }
+}
+
+fn spawn(mut command: Command) -> io::Result<Started> {
+    let mut child = command.spawn()?;
+    let stdout = child.stdout.take().map(OwnedFd::from);
+    Ok(Started { child: Reaped(Some(child)), stdout })
+}
+
+/// A helper that runs. It detaches by itself, so that the process waited for here is short-lived.
+pub(crate) struct Started {
+    child: Reaped,
+    stdout: Option<OwnedFd>,
+}
+
+impl Started {
+    /// Waits until the sandbox answers.
+    pub(crate) async fn ready(self, timeout: Duration) -> Result<()> {
+        let answer = self.answer(timeout).await?;
+        match answer.trim() {
+            READY => Ok(()),
+            text => Err(failure(text)),
+        }
+    }
+
+    async fn answer(self, timeout: Duration) -> Result<String> {
+        let Self { mut child, stdout } = self;
         let read = async {
-            let mut text = String::new();
+            let mut line = String::new();
             if let Some(stdout) = stdout {
-                Receiver::from_owned_fd(stdout)?.take(MAX_ANSWER).read_to_string(&mut text).await?;
+                // One line is all that it says; the end of the stream comes later.
+                let stdout = Receiver::from_owned_fd(stdout)?.take(MAX_ANSWER);
+                BufReader::new(stdout).read_line(&mut line).await?;
             }
-            Ok::<_, std::io::Error>(text)
+            Ok::<_, io::Error>(line)
         };
         let answer = tokio::time::timeout(timeout, read).await;
         if answer.is_err() {
@@ -183,6 +222,9 @@ impl Reaped {
 impl Drop for Reaped {
     fn drop(&mut self) {
         let Some(mut child) = self.0.take() else { return };
+        if !matches!(child.try_wait(), Ok(None)) {
+            return;
+        }
         // It ends at once: the helper detaches by itself. A host that reaps every child itself leaves nothing to wait
         // for, which is fine.
         let wait = move || drop(child.wait());

@@ -17,6 +17,9 @@ use crate::control::{Changed, Info, LeaseRequest};
 use crate::monitor::SOCKET;
 use crate::provider::NAME;
 
+/// Bytes on their way to a daemon. The kernel cuts it down to its limit.
+const SEND_BUFFER: usize = 1 << 20;
+
 /// Reaches the daemon of the sandbox in a directory, however long its path is.
 #[derive(Debug)]
 struct DirectoryTransport(PathBuf);
@@ -27,7 +30,10 @@ impl Transport for DirectoryTransport {
         // The address of a socket holds 107 bytes, and a path may be longer: it is named through its open directory.
         let directory = std::fs::File::open(&self.0)?;
         let address = format!("/proc/self/fd/{}/{SOCKET}", directory.as_raw_fd());
-        Ok(Box::new(UnixStream::connect(address).await?))
+        let stream = UnixStream::connect(address).await?;
+        // As the daemon does: with the default both sides take turns for each chunk.
+        rustix::net::sockopt::set_socket_send_buffer_size(&stream, SEND_BUFFER)?;
+        Ok(Box::new(stream))
     }
 
     fn authority(&self) -> &str {

@@ -16,7 +16,7 @@ use crate::channel::Channel;
 use crate::cleanup::{Lock, boot_id, kill_leftovers, lock_monitor, settle, started};
 use crate::failure::{Doing, Failure, FailureKind};
 use crate::init::{self, Inheritance};
-use crate::record::{EndReason, IdMap, Network, Phase, RUNTIME, Record, Runtime, write_json};
+use crate::record::{EndReason, IdMap, Network, Phase, Record, Runtime};
 use crate::{base, cgroup, idmap, rootfs, sys};
 
 /// The daemon's socket in the directory of a sandbox.
@@ -135,10 +135,10 @@ fn launch(dir: &Path, record: &Record, runtime: &mut Runtime) -> Result<(OwnedFd
     rootfs::prepare(spec)?;
     let groups = cgroup::prepare(&spec.id, &spec.limits, |group| {
         runtime.cgroups.push(group.to_path_buf());
-        write_json(Path::new(RUNTIME), runtime)
+        runtime.note(Path::new("."))
     })?;
     if runtime.cgroups.is_empty() {
-        write_json(Path::new(RUNTIME), runtime)?;
+        runtime.note(Path::new("."))?;
     }
     let _ = fs::remove_file(SOCKET);
     let listener = UnixListener::bind(SOCKET).doing("make the socket of the daemon")?;
@@ -193,7 +193,7 @@ fn follow(
     };
     runtime.init = pid.as_raw_nonzero().get();
     runtime.init_started = started(pid).unwrap_or_default();
-    write_json(Path::new(RUNTIME), runtime)?;
+    runtime.note(Path::new("."))?;
     let fds: Vec<_> = trees.iter().map(AsFd::as_fd).collect();
     channel.send(b"go", &fds).doing("start PID 1")?;
     match channel.receive().doing("hear from PID 1")? {

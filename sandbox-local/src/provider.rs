@@ -200,25 +200,35 @@ impl Inner {
         self.check_requirements().await.map_err(unmade)?;
         let id = registration::id_of(&options.tags.attempt)?;
         let registration = Registration::new(&options);
-        let (inner, new_id, made) = (Arc::clone(self), id.clone(), registration.clone());
-        let lock = blocking(move || {
-            inner.home.make(&new_id, |ids| {
-                let spec = made.helper_spec(&new_id, ids, inner.config.in_memory)?;
-                made.record(spec)
-            })
+        let directory = self.directory(&id).map_err(unmade)?;
+        let (inner, new_id, new_directory) = (Arc::clone(self), id.clone(), directory.clone());
+        let new = registration.clone();
+        let made = blocking(move || {
+            let lock = inner.home.make(&new_id, |ids| {
+                let spec = new.helper_spec(&new_id, ids, inner.config.in_memory)?;
+                new.record(spec)
+            })?;
+            // The sandbox starts while the disk takes its record, and is not told of before both are done.
+            Ok(lock.map(|lock| {
+                let begun = inner.helper.begin(&new_directory);
+                (lock, begun, inner.home.keep(&new_directory))
+            }))
         })
         .await
         .map_err(unmade)?;
-        let Some(lock) = lock else {
+        let Some((lock, begun, kept)) = made else {
             // The same attempt made it before: it is the same sandbox.
             let options = ConnectOptions::default()
                 .with_generation(registration.tags.generation.clone())
                 .with_deadline(options.deadline);
             return self.connect(&id, options).await.map(|(handle, _)| handle);
         };
-        let directory = self.directory(&id)?;
         let timeout = self.config.start_timeout.min(options.deadline);
-        if let Err(error) = self.helper.run(&directory, timeout).await {
+        let started = match begun {
+            Ok(started) => started.ready(timeout).await.and(kept),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = started {
             return Err(match self.unmake(&id, lock).await {
                 Ok(()) => error.with_outcome(Outcome::NotStarted),
                 // The record says that its end was decided, or it is stopped: both are found by a later look.

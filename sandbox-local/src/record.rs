@@ -17,8 +17,9 @@ pub(crate) const RECORD: &str = "record.json";
 pub(crate) const ENDED: &str = "ended.json";
 /// Name of the empty file that stands for [`Phase::Destroying`] on a full disk.
 pub(crate) const DESTROYING: &str = "destroying";
-/// Name of the file that says what a running sandbox consists of; worthless after a reboot, so not made durable.
-pub(crate) const RUNTIME: &str = "runtime.json";
+/// Name of the file that says what a running sandbox consists of: its last line holds. Worthless after a reboot, so not
+/// made durable.
+pub(crate) const RUNTIME: &str = "runtime.jsonl";
 
 /// Where the ids inside a sandbox are on the host.
 #[non_exhaustive]
@@ -323,6 +324,21 @@ impl Record {
         Ok(record)
     }
 
+    /// Writes the record of a sandbox that nobody knows yet, for [`keep`](Self::keep) to make durable.
+    pub(crate) fn stage(&self, dir: &Path) -> Result<(), Failure> {
+        let path = dir.join(RECORD);
+        replace(&path, self, |_| Ok(())).doing(format_args!("write {}", path.display()))
+    }
+
+    /// Waits until a staged record is on disk. A machine that goes down before leaves an empty one, which counts as
+    /// none: it is smaller than what a file system writes at once.
+    pub(crate) fn keep(dir: &Path) -> Result<(), Failure> {
+        [dir.join(RECORD).as_path(), dir]
+            .into_iter()
+            .try_for_each(|path| File::open(path)?.sync_all())
+            .doing(format_args!("sync {}", dir.display()))
+    }
+
     /// Writes the record so that it survives a crash of the machine once this returns.
     ///
     /// # Errors
@@ -363,17 +379,39 @@ pub(crate) struct Runtime {
     pub(crate) cgroups: Vec<PathBuf>,
 }
 
+impl Runtime {
+    /// Notes how the run is now. One line by one call: it is there as a whole or not at all, also for a writer that
+    /// is killed.
+    pub(crate) fn note(&self, dir: &Path) -> Result<(), Failure> {
+        let path = dir.join(RUNTIME);
+        let append = || -> io::Result<()> {
+            let mut line = serde_json::to_vec(self)?;
+            line.push(b'\n');
+            fs::OpenOptions::new().append(true).create(true).mode(0o600).open(&path)?.write_all(&line)
+        };
+        append().doing(format_args!("write {}", path.display()))
+    }
+
+    /// Reads the last note.
+    pub(crate) fn load(dir: &Path) -> Result<Self, Failure> {
+        let path = dir.join(RUNTIME);
+        let text = fs::read_to_string(&path).doing(format_args!("read {}", path.display()))?;
+        text.lines()
+            .rev()
+            .find_map(|line| serde_json::from_str(line).ok())
+            .ok_or_else(|| Failure::new(FailureKind::Unexpected, format!("{} is damaged", path.display())))
+    }
+}
+
 /// Reads a JSON file.
 pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, Failure> {
     let bytes = fs::read(path).doing(format_args!("read {}", path.display()))?;
+    if bytes.is_empty() {
+        return Err(Failure::new(FailureKind::NotFound, format!("{} was never finished", path.display())));
+    }
     serde_json::from_slice(&bytes).map_err(|error| {
         Failure::new(FailureKind::Unexpected, format!("{} is damaged: {error}", path.display()))
     })
-}
-
-/// Writes a JSON file by a new one that takes its place.
-pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> Result<(), Failure> {
-    replace(path, value, |_| Ok(())).doing(format_args!("write {}", path.display()))
 }
 
 /// Writes a JSON file by a new one that takes its place, and returns once it is on disk.

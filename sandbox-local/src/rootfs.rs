@@ -32,17 +32,20 @@ pub enum UsrTier {
 
 const QUIET: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
 
-/// Where a file system in memory is mounted, in the directory of a sandbox.
+/// Where the places that are mounted on are made, in the directory of a sandbox: in a file system in memory, which is
+/// faster than on disk.
+const PLACE: &str = "places";
+/// The places in there.
+const PLACES: [&str; 4] = ["base", "usr", "root", MEMORY];
+/// Where a file system in memory is mounted that holds what a sandbox writes.
 const MEMORY: &str = "memory";
-/// Places that are mounted on, in the directory of a sandbox.
-const PLACES: [&str; 4] = ["lower/base", "lower/usr", "root", MEMORY];
 /// What a sandbox writes to, and the work directories that overlays need beside it.
-const LAYERS: [&str; 6] = ["upper/root", "upper/usr", "upper/local", "work/root", "work/usr", "work/local"];
+const LAYERS: [&str; 6] = ["upper", "work", "upper/root", "upper/usr", "work/root", "work/usr"];
 
 /// Makes, from outside, what [`enter`] needs in the directory of a sandbox, which is the current one.
 pub(crate) fn prepare(spec: &Spec) -> Result<(), Failure> {
     let layers = LAYERS.iter().filter(|_| spec.upper == Upper::Disk);
-    for dir in PLACES.iter().chain(layers) {
+    for dir in layers.chain([&PLACE]) {
         make_dirs(Path::new(dir), 0o755).doing(format_args!("make {dir}"))?;
     }
     if let IdMap::Full { start } = spec.ids {
@@ -91,8 +94,13 @@ impl Trees {
 pub(crate) fn enter(spec: &Spec, base: &Path, trees: Option<Trees>) -> Result<UsrTier, Failure> {
     mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)
         .doing("detach from mounts")?;
+    mount("tmpfs", PLACE, "tmpfs", QUIET, c"mode=0755,size=64k").doing("mount a place for mounts")?;
+    rustix::process::chdir(PLACE).doing("enter the place for mounts")?;
+    for dir in PLACES {
+        make_dirs(Path::new(dir), 0o755).doing(format_args!("make {dir}"))?;
+    }
     let storage = match spec.upper {
-        Upper::Disk => ".",
+        Upper::Disk => "..",
         Upper::Tmpfs { bytes } => {
             let options = text(&format!("size={bytes},mode=0755"));
             mount("tmpfs", MEMORY, "tmpfs", QUIET, options.as_c_str())
@@ -106,17 +114,17 @@ pub(crate) fn enter(spec: &Spec, base: &Path, trees: Option<Trees>) -> Result<Us
     // By short names without special characters: they become part of mount options.
     let (program, usr) = match trees {
         Some(trees) => {
-            attach(&trees.base, "lower/base").doing("show the base tree")?;
-            let usr = trees.usr.map(|usr| attach(&usr, "lower/usr").map(|()| "lower/usr"));
+            attach(&trees.base, "base").doing("show the base tree")?;
+            let usr = trees.usr.map(|usr| attach(&usr, "usr").map(|()| "base/usr:usr"));
             (Some(trees.program), usr.transpose().doing("show /usr")?)
         }
         None => {
-            mount_bind(base, "lower/base").doing("show the base tree")?;
-            (None, Some("lower/base/usr:/usr"))
+            mount_bind(base, "base").doing("show the base tree")?;
+            (None, Some("base/usr:/usr"))
         }
     };
     let tier = if program.is_some() { UsrTier::Overlay } else { UsrTier::OverlayAdditive };
-    overlay(storage, "root", "lower/base", "root").map_err(|error| {
+    overlay(storage, "root", "base", "root").map_err(|error| {
         Failure::unsupported(format!(
             "cannot lay a writable view over the base tree: {error}; the kernel must allow overlayfs in user \
              namespaces (5.11 or later), and the state directory must not itself be on overlayfs"
@@ -168,6 +176,7 @@ fn show_sudo(program: Option<OwnedFd>) -> io::Result<()> {
     // Before the host's own in every `PATH`, and not where a package would put it.
     let place = c"root/usr/local/bin/sudo";
     let path = Path::new("root/usr/local/bin/sudo");
+    // The base tree has a place for it, unless `/usr` is shown without that tree, or the sandbox removed it.
     if !path.exists() {
         make_dirs(Path::new("root/usr/local/bin"), 0o755)?;
         fs::File::create(path)?;
@@ -195,6 +204,9 @@ fn mount_usr(storage: &str, lower: Option<&str>, tier: UsrTier) -> Result<UsrTie
     sys::set_mount_flags(c"root/usr", sys::MOUNT_ATTR_RDONLY).doing("make /usr read-only")?;
     let local = Path::new("root/usr/local");
     if local.is_dir() {
+        for layer in ["upper/local", "work/local"] {
+            make_dirs(&Path::new(storage).join(layer), 0o755).doing(format_args!("make {layer}"))?;
+        }
         let merged = overlay(storage, "local", "/usr/local", "root/usr/local");
         if merged.is_err() {
             // The same reason as above: then it starts out empty.

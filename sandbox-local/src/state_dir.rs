@@ -147,7 +147,8 @@ impl StateDir {
 
     /// Makes the directory of a new sandbox, with its record, all at once; the creator holds its lock.
     ///
-    /// `None` when a sandbox of this id is there.
+    /// It survives a crash of the machine once [`keep`](Self::keep) returned. `None` when a sandbox of this id is
+    /// there.
     pub(crate) fn make(
         &self,
         id: &SandboxId,
@@ -184,13 +185,7 @@ impl StateDir {
         let made = self.fill(&staged, record).and_then(|lock| {
             // Onto a directory that is not empty a rename fails: of two creators one wins.
             match fs::rename(&staged, directory) {
-                Ok(()) => {
-                    let parent = self.root.join("sandboxes");
-                    File::open(&parent)
-                        .and_then(|parent| parent.sync_all())
-                        .map_err(|error| failed("sync", &parent, error))?;
-                    Ok(Some(lock))
-                }
+                Ok(()) => Ok(Some(lock)),
                 Err(error)
                     if matches!(
                         error.kind(),
@@ -209,10 +204,19 @@ impl StateDir {
         made
     }
 
+    /// Waits until a new sandbox is on disk. What is lost before was told to nobody.
+    pub(crate) fn keep(&self, directory: &Path) -> Result<()> {
+        Record::keep(directory)?;
+        let parent = self.root.join("sandboxes");
+        File::open(&parent)
+            .and_then(|parent| parent.sync_all())
+            .map_err(|error| failed("sync", &parent, error))
+    }
+
     fn fill(&self, staged: &Path, record: &Record) -> Result<ChangeLock> {
         let lock = open_lock(staged, true).map_err(|error| failed("open the lock in", staged, error))?;
         lock.lock().map_err(|error| failed("lock", staged, error))?;
-        record.save(staged)?;
+        record.stage(staged)?;
         Ok(ChangeLock { _file: lock })
     }
 

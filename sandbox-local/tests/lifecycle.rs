@@ -168,7 +168,7 @@ async fn a_start_that_fails_leaves_nothing_running_and_says_why() {
         assert!(error["message"].as_str().unwrap().contains("/nowhere-at-all"), "{error}");
         assert_eq!(sandbox.verb("recover"), json!("stopped"));
         assert_eq!(sandbox.cgroups(), Vec::<std::path::PathBuf>::new());
-        assert!(!sandbox.dir.join("runtime.json").exists());
+        assert!(!sandbox.dir.join("runtime.jsonl").exists());
     }
 }
 
@@ -190,7 +190,7 @@ async fn a_host_without_user_namespaces_is_a_typed_refusal() {
     let error: serde_json::Value = serde_json::from_str(&text).expect(&text);
     assert_eq!(error["kind"], "unsupported", "{text}");
     assert!(error["message"].as_str().unwrap().contains("user namespaces"), "{text}");
-    assert!(!sandbox.dir.join("runtime.json").exists());
+    assert!(!sandbox.dir.join("runtime.jsonl").exists());
 }
 
 #[tokio::test]

@@ -22,6 +22,9 @@ use crate::daemon::state::{DaemonConfig, State};
 /// How long requests in flight may go on after [`Daemon::stop`]; then their connections are dropped.
 const STOP_GRACE: Duration = Duration::from_secs(5);
 
+/// Bytes on their way to a client on this machine.
+const SEND_BUFFER: usize = 1 << 20;
+
 /// How long to wait before accepting again when accepting failed, most likely for want of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -139,7 +142,13 @@ impl Daemon {
                 stream.set_nodelay(true)?;
                 self.spawn(stream);
             }
-            Listener::Unix(listener) => self.spawn(listener.accept().await?.0),
+            Listener::Unix(listener) => {
+                let (stream, _) = listener.accept().await?;
+                // The other side is woken once a quarter of this is free: with the default of 208 KiB both sides
+                // take turns for each chunk. The kernel cuts it down to its limit.
+                rustix::net::sockopt::set_socket_send_buffer_size(&stream, SEND_BUFFER)?;
+                self.spawn(stream);
+            }
         }
         Ok(())
     }

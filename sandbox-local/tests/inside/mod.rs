@@ -206,8 +206,8 @@ impl Sandbox<'_> {
 
     /// Returns the process ids of the monitor and of PID 1, seen from outside.
     pub(crate) fn pids(&self) -> (i32, i32) {
-        let runtime = std::fs::read_to_string(self.dir.join("runtime.json")).unwrap();
-        let runtime: serde_json::Value = serde_json::from_str(&runtime).unwrap();
+        let runtime = std::fs::read_to_string(self.dir.join("runtime.jsonl")).unwrap();
+        let runtime: serde_json::Value = serde_json::from_str(runtime.lines().last().unwrap()).unwrap();
         let init = runtime["init"].as_i64().unwrap() as i32;
         let stat = std::fs::read_to_string(format!("/proc/{init}/stat")).unwrap();
         let parent = stat.rsplit_once(')').unwrap().1.split_whitespace().nth(1).unwrap();
