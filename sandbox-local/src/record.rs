@@ -324,19 +324,11 @@ impl Record {
         Ok(record)
     }
 
-    /// Writes the record of a sandbox that nobody knows yet, for [`keep`](Self::keep) to make durable.
+    /// Writes the record of a sandbox that nobody knows yet: whole on disk before its directory gets a name, so that a
+    /// damaged one is never met. It is found after a crash of the machine once its directory was synced too.
     pub(crate) fn stage(&self, dir: &Path) -> Result<(), Failure> {
         let path = dir.join(RECORD);
-        replace(&path, self, |_| Ok(())).doing(format_args!("write {}", path.display()))
-    }
-
-    /// Waits until a staged record is on disk. A machine that goes down before leaves an empty one, which counts as
-    /// none: it is smaller than what a file system writes at once.
-    pub(crate) fn keep(dir: &Path) -> Result<(), Failure> {
-        [dir.join(RECORD).as_path(), dir]
-            .into_iter()
-            .try_for_each(|path| File::open(path)?.sync_all())
-            .doing(format_args!("sync {}", dir.display()))
+        replace(&path, self, File::sync_all).doing(format_args!("write {}", path.display()))
     }
 
     /// Writes the record so that it survives a crash of the machine once this returns.
@@ -406,9 +398,6 @@ impl Runtime {
 /// Reads a JSON file.
 pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, Failure> {
     let bytes = fs::read(path).doing(format_args!("read {}", path.display()))?;
-    if bytes.is_empty() {
-        return Err(Failure::new(FailureKind::NotFound, format!("{} was never finished", path.display())));
-    }
     serde_json::from_slice(&bytes).map_err(|error| {
         Failure::new(FailureKind::Unexpected, format!("{} is damaged: {error}", path.display()))
     })

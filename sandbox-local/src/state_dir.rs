@@ -206,11 +206,12 @@ impl StateDir {
 
     /// Waits until a new sandbox is on disk. What is lost before was told to nobody.
     pub(crate) fn keep(&self, directory: &Path) -> Result<()> {
-        Record::keep(directory)?;
         let parent = self.root.join("sandboxes");
-        File::open(&parent)
-            .and_then(|parent| parent.sync_all())
-            .map_err(|error| failed("sync", &parent, error))
+        [directory, parent.as_path()].into_iter().try_for_each(|path| {
+            File::open(path)
+                .and_then(|directory| directory.sync_all())
+                .map_err(|error| failed("sync", path, error))
+        })
     }
 
     fn fill(&self, staged: &Path, record: &Record) -> Result<ChangeLock> {
