@@ -219,8 +219,10 @@ async fn a_terminal_has_its_size_is_resized_and_takes_input() {
     });
     let (pid, mut events) = rig.started(request).await;
     let send = |text: &str| json!({ "process": { "pid": pid }, "input": { "pty": encode(text.as_bytes()) } });
-    rig.call("SendInput", send("stty size; tty\n")).await.unwrap();
+    // One at a time: a wait takes whatever comes with what it waits for.
+    rig.call("SendInput", send("stty size\n")).await.unwrap();
     events.until("24 80").await;
+    rig.call("SendInput", send("tty\n")).await.unwrap();
     events.until("/dev/pts/").await;
     let resize = json!({ "process": { "pid": pid }, "pty": { "size": { "cols": 100, "rows": 30 } } });
     rig.call("Update", resize).await.unwrap();

@@ -315,8 +315,10 @@ impl Events {
             if String::from_utf8_lossy(&all).contains(wanted) {
                 return output;
             }
-            let message =
-                self.next().await.unwrap_or_else(|error| panic!("no {wanted:?}: {error:?} {output:?}"));
+            // A net for what never comes; what comes late is no fault.
+            let next = tokio::time::timeout(Duration::from_secs(60), self.next()).await;
+            let next = next.unwrap_or_else(|_| panic!("no {wanted:?} came: {output:?}"));
+            let message = next.unwrap_or_else(|error| panic!("no {wanted:?}: {error:?} {output:?}"));
             output.take(&message);
         }
     }
