@@ -30,11 +30,11 @@ async fn names_of_user_home_and_workspace_are_options() {
     for home in everybody() {
         let mut spec = home.spec("names");
         spec.user = serde_json::from_value(json!({"name": "ada", "id": 1234, "home": "/srv/ada"})).unwrap();
-        spec.workspace = Some("/work/space".into());
+        spec.workspace = Some("/data/space".into());
         spec.hostname = Some("engine".into());
         let sandbox = home.start(spec);
         let text = sandbox.ok("ada", "echo $(id -u) $HOME $PWD $(hostname); touch x ~/x").await;
-        assert_eq!(text, "1234 /srv/ada /work/space engine\n");
+        assert_eq!(text, "1234 /srv/ada /data/space engine\n");
     }
 }
 
