@@ -11,11 +11,14 @@ use tokio::time::{Instant, Sleep};
 /// Seconds between pings when a client asks for none, as in E2B's envd.
 const DEFAULT_SECONDS: u64 = 90;
 
+/// The longest quiet time that is waited for; more than a year is never, and more than a clock can count is a trap.
+const MAX_SECONDS: u64 = 366 * 24 * 60 * 60;
+
 /// Returns how long a stream may be quiet before it pings, from `Keepalive-Ping-Interval` (seconds).
 pub(crate) fn interval(headers: &HeaderMap) -> Duration {
     let asked = headers.get("keepalive-ping-interval").and_then(|value| value.to_str().ok());
     let seconds = asked.and_then(|value| value.trim().parse().ok()).filter(|seconds| *seconds > 0);
-    Duration::from_secs(seconds.unwrap_or(DEFAULT_SECONDS))
+    Duration::from_secs(seconds.unwrap_or(DEFAULT_SECONDS).min(MAX_SECONDS))
 }
 
 /// A stream that yields `ping()` whenever `inner` was quiet for `interval`; it ends when `inner` ends.
@@ -75,6 +78,14 @@ mod tests {
             assert_eq!(next(&mut stream).await, expected);
             assert_eq!(start.elapsed().as_secs(), seconds);
         }
+    }
+
+    #[tokio::test]
+    async fn no_interval_is_too_long_to_be_waited_for() {
+        let header = ("keepalive-ping-interval".parse().unwrap(), u64::MAX.into());
+        let inner = futures_util::stream::iter(["data"]);
+        let mut stream = KeepAlive::new(inner, interval(&HeaderMap::from_iter([header])), || "ping");
+        assert_eq!((next(&mut stream).await, next(&mut stream).await), (Some("data"), None));
     }
 
     #[test]
