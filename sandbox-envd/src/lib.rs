@@ -31,5 +31,5 @@ pub use client::{
 #[cfg(feature = "daemon")]
 pub use daemon::{
     Body, ChildSetup, ChildUser, Daemon, DaemonConfig, ENVD_VERSION, ExtraRoutes, Guest, GuestCommand,
-    GuestExit, Listener, UserMode,
+    GuestExit, Listener, UserMode, remove_tree,
 };

@@ -619,3 +619,27 @@ async fn a_compose_that_cannot_be_done_changes_nothing() {
     let left: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["a"]);
 }
+
+#[tokio::test]
+async fn a_compose_knows_a_file_by_whatever_way_leads_to_it() {
+    let running = support::start(|config| config).await;
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| text(&dir.path().join(name)).to_owned();
+    fs::create_dir(at("sub")).unwrap();
+    std::os::unix::fs::symlink(dir.path(), at("way")).unwrap();
+    fs::write(at("a"), "a").unwrap();
+    for (sources, destination) in [
+        (vec![at("a")], at("sub/../a")),
+        (vec![at("a")], at("new/../a")),
+        (vec![at("way/a")], at("a")),
+        (vec![at("a"), at("way/a")], at("out")),
+    ] {
+        let request = json!({ "source_paths": sources, "destination": destination });
+        assert_error(&compose(&running, request).await, 400);
+        assert_eq!(fs::read_to_string(at("a")).unwrap(), "a");
+    }
+    // Only once `new` is made does this way lead to the source.
+    let request = json!({ "source_paths": [at("a")], "destination": at("way/new/../a") });
+    compose(&running, request).await;
+    assert_eq!(fs::read_to_string(at("a")).unwrap(), "a");
+}

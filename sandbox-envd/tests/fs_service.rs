@@ -265,6 +265,27 @@ async fn the_root_and_mount_points_are_not_removed() {
 }
 
 #[tokio::test]
+async fn what_is_mounted_below_a_removed_directory_is_not_emptied() {
+    let running = support::start(|config| config).await;
+    let dir = tempfile::tempdir().unwrap();
+    let mounted = dir.path().join("top/mounted");
+    fs::create_dir_all(&mounted).unwrap();
+    let mount = |program: &str, args: &[&str]| {
+        std::process::Command::new(program).args(args).output().is_ok_and(|done| done.status.success())
+    };
+    if !mount("mount", &["-t", "tmpfs", "none", text(&mounted)]) {
+        println!("skipped: needs the right to mount");
+        return;
+    }
+    fs::write(mounted.join("kept"), "").unwrap();
+    let answer = call(&running, "Remove", json!({ "path": dir.path().join("top") })).await;
+    let kept = mounted.join("kept").exists();
+    assert!(mount("umount", &[text(&mounted)]));
+    assert_error(&answer, 500, "internal");
+    assert!(kept);
+}
+
+#[tokio::test]
 async fn metadata_set_from_inside_is_told() {
     let running = support::start(|config| config).await;
     let dir = tempfile::tempdir().unwrap();
@@ -278,4 +299,18 @@ async fn metadata_set_from_inside_is_told() {
     rustix::fs::setxattr(&file, "user.other", b"unseen", flags).unwrap();
     let answer = call(&running, "Stat", json!({ "path": text(&file) })).await.json();
     assert_eq!(answer["entry"]["metadata"], json!({ "from": "inside" }));
+}
+
+#[tokio::test]
+async fn a_tree_as_deep_as_a_path_can_name_is_listed_and_removed() {
+    let running = support::start(|config| config).await;
+    let dir = tempfile::tempdir().unwrap();
+    let top = dir.path().join("top");
+    let deepest = format!("{}{}", text(&top), "/d".repeat(1_900));
+    assert_eq!(call(&running, "MakeDir", json!({ "path": deepest })).await.status, 200);
+    let listed = call(&running, "ListDir", json!({ "path": top, "depth": u32::MAX })).await.json();
+    let entries = listed["entries"].as_array().unwrap();
+    assert_eq!((entries.len(), entries[1_899]["path"].as_str()), (1_900, Some(deepest.as_str())));
+    assert_eq!(call(&running, "Remove", json!({ "path": top })).await.status, 200);
+    assert!(!top.exists());
 }

@@ -3,7 +3,6 @@
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -362,29 +361,13 @@ pub(crate) fn remove_tree(path: &Path) -> io::Result<()> {
     if !meta.is_dir() {
         return gone(fs::remove_file(path));
     }
-    match fs::remove_dir_all(path) {
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            open_up(path);
-            gone(fs::remove_dir_all(path))
-        }
-        other => gone(other),
-    }
+    // However deep it is: whoever ran inside decided that.
+    gone(sandhold_envd::remove_tree(path, true))
 }
 
 fn gone(result: io::Result<()>) -> io::Result<()> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         other => other,
-    }
-}
-
-/// Gives the owner every right on a directory and those below.
-fn open_up(dir: &Path) {
-    let _ = fs::set_permissions(dir, fs::Permissions::from_mode(0o700));
-    let Ok(entries) = fs::read_dir(dir) else { return };
-    for entry in entries.filter_map(Result::ok) {
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            open_up(&entry.path());
-        }
     }
 }

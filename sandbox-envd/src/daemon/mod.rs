@@ -15,6 +15,7 @@ mod tunnel;
 mod users;
 mod watch;
 
+pub use self::fs::remove_tree;
 pub use self::http::{Body, ExtraRoutes};
 pub use self::process::{Guest, GuestCommand, GuestExit};
 pub use self::serve::{Daemon, Listener};

@@ -12,9 +12,9 @@ use serde::Deserialize;
 
 use crate::daemon::files::actor;
 use crate::daemon::files::failure::Failure;
-use crate::daemon::files::target::{copy, named_temporary};
+use crate::daemon::files::target::{copy, named_temporary, same_file};
 use crate::daemon::files::upload::Written;
-use crate::daemon::fs::{Actor, Metadata};
+use crate::daemon::fs::{Actor, Metadata, clean};
 use crate::daemon::http::{self as plain, Body};
 use crate::daemon::state::State;
 
@@ -59,16 +59,19 @@ fn join(actor: &Actor, request: &Compose) -> Result<Written, Failure> {
         return Err(Failure::bad("destination must not be empty"));
     }
     let destination = actor.resolve(&request.destination)?;
+    let place_of_destination = place(&destination);
     let mut sources = Vec::new();
+    let mut places = Vec::new();
     for source in &request.source_paths {
         let source = actor.resolve(source)?;
-        if source == destination {
+        let place_of_source = place(&source);
+        if place_of_source == place_of_destination {
             return Err(Failure::bad(format!(
                 "destination '{}' is also one of the sources",
                 destination.display()
             )));
         }
-        if sources.contains(&source) {
+        if places.contains(&place_of_source) {
             return Err(Failure::bad(format!("source '{}' is named twice", source.display())));
         }
         let stat = fs::metadata(&source).map_err(|error| Failure::find("read", &source, &error))?;
@@ -76,6 +79,7 @@ fn join(actor: &Actor, request: &Compose) -> Result<Written, Failure> {
             return Err(Failure::bad(format!("source '{}' is not a regular file", source.display())));
         }
         sources.push(source);
+        places.push(place_of_source);
     }
     if destination.is_dir() {
         return Err(Failure::directory(&destination));
@@ -85,8 +89,13 @@ fn join(actor: &Actor, request: &Compose) -> Result<Written, Failure> {
     actor.make_dirs(parent).map_err(|error| write(&error))?;
     let temporary = Temporary::new(parent).map_err(|error| write(&error))?;
     fill(actor, &temporary, &sources)?;
+    let written = temporary.file.metadata().map_err(|error| write(&error))?;
     temporary.rename(&destination).map_err(|error| write(&error))?;
     for source in &sources {
+        // Whatever way led to it: the result itself stays.
+        if fs::symlink_metadata(source).is_ok_and(|there| same_file(&there, &written)) {
+            continue;
+        }
         match fs::remove_file(source) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 return Err(Failure::io("remove the composed", source, &error));
@@ -95,6 +104,14 @@ fn join(actor: &Actor, request: &Compose) -> Result<Written, Failure> {
         }
     }
     Ok(Written::new(&destination, Metadata::new()))
+}
+
+/// Where a file stands, whatever links and `..` its path goes through.
+fn place(path: &Path) -> PathBuf {
+    match (path.parent(), path.file_name()) {
+        (Some(parent), Some(name)) => fs::canonicalize(parent).unwrap_or_else(|_| clean(parent)).join(name),
+        _ => path.to_owned(),
+    }
 }
 
 fn fill(actor: &Actor, into: &Temporary, sources: &[PathBuf]) -> Result<(), Failure> {

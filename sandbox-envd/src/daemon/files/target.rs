@@ -167,14 +167,17 @@ impl Target {
 impl Drop for Target {
     fn drop(&mut self) {
         let Content::InPlace { file, new: true } = &self.content else { return };
-        let same = |a: fs::Metadata, b: fs::Metadata| (a.dev(), a.ino()) == (b.dev(), b.ino());
         // Someone may have put another file there meanwhile; that is not ours to remove.
         if let (Ok(ours), Ok(there)) = (file.metadata(), fs::symlink_metadata(&self.path))
-            && same(ours, there)
+            && same_file(&ours, &there)
         {
             let _ = fs::remove_file(&self.path);
         }
     }
+}
+
+pub(super) fn same_file(a: &fs::Metadata, b: &fs::Metadata) -> bool {
+    (a.dev(), a.ino()) == (b.dev(), b.ino())
 }
 
 /// Replaces the content of an open file by `length` bytes that `write` writes.

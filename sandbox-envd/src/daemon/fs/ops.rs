@@ -1,15 +1,17 @@
 //! The operations of the filesystem service, with the errors that E2B's clients expect. All of them block.
 
+use std::ffi::OsString;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use connectrpc::ConnectError;
-use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags};
+use rustix::fs::CWD;
 use rustix::io::Errno;
 
 use crate::daemon::fs::actor::Actor;
+use crate::daemon::fs::remove::{is_mount_root, remove_tree};
 use crate::daemon::fs::{entry, path};
 use crate::messages::filesystem::EntryInfo;
 
@@ -82,22 +84,38 @@ pub(crate) fn list(actor: &Actor, path: &str, depth: u32) -> Result<Vec<EntryInf
     Ok(entries)
 }
 
-fn list_into(entries: &mut Vec<EntryInfo>, dir: &Path, depth: u32, actor: &Actor) -> io::Result<()> {
-    let mut children = fs::read_dir(dir)?.collect::<io::Result<Vec<_>>>()?;
-    children.sort_by(|a, b| a.file_name().as_bytes().cmp(b.file_name().as_bytes()));
-    for child in children {
-        let path = dir.join(child.file_name());
+/// Lists without recursion: how deep a tree is, whoever filled it decided.
+fn list_into(entries: &mut Vec<EntryInfo>, root: &Path, depth: u32, actor: &Actor) -> io::Result<()> {
+    let mut open = vec![(root.to_owned(), children(root)?)];
+    while let Some((dir, left)) = open.last_mut() {
+        let Some((name, is_dir)) = left.pop() else {
+            open.pop();
+            continue;
+        };
+        let path = dir.join(name);
         // What vanishes while the listing runs was not there.
         let Ok(info) = entry::describe(&path, actor) else { continue };
         entries.push(info);
-        if depth > 1 && child.file_type().is_ok_and(|kind| kind.is_dir()) {
-            match list_into(entries, &path, depth - 1, actor) {
-                Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-                _ => {}
+        if is_dir && open.len() < depth as usize {
+            match children(&path) {
+                Ok(below) => open.push((path, below)),
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
             }
         }
     }
     Ok(())
+}
+
+/// The names in a directory, the first one last, and whether each is a directory itself.
+fn children(dir: &Path) -> io::Result<Vec<(OsString, bool)>> {
+    let child = |child: io::Result<fs::DirEntry>| {
+        let child = child?;
+        Ok((child.file_name(), child.file_type().is_ok_and(|kind| kind.is_dir())))
+    };
+    let mut children = fs::read_dir(dir)?.map(child).collect::<io::Result<Vec<_>>>()?;
+    children.sort_by(|(a, _), (b, _)| b.as_bytes().cmp(a.as_bytes()));
+    Ok(children)
 }
 
 /// Removes an entry and everything below it; a missing one is as good as removed.
@@ -115,22 +133,17 @@ pub(crate) fn remove(actor: &Actor, path: &str) -> Result<(), ConnectError> {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         stat => stat.map_err(|error| internal("remove", &path, &error))?,
     };
-    if is_mount_root(&path) {
+    if is_mount_root(CWD, &path) {
         return Err(ConnectError::internal(format!(
             "cannot remove {}: another file system is mounted there",
             path.display()
         )));
     }
-    let removed = if stat.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+    let removed = if stat.is_dir() { remove_tree(&path, false) } else { fs::remove_file(&path) };
     match removed {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         removed => removed.map_err(|error| internal("remove", &path, &error)),
     }
-}
-
-fn is_mount_root(path: &Path) -> bool {
-    let stat = rustix::fs::statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::empty());
-    stat.is_ok_and(|stat| stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
 }
 
 /// Resolves a path of a request.

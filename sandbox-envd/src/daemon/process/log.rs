@@ -17,6 +17,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use crate::daemon::fs::remove_tree;
 use crate::daemon::process::stream::{STREAMS, Stream};
 use crate::messages::process::ProcessConfig;
 use crate::messages::process::process_event::EndEvent;
@@ -188,7 +189,7 @@ impl Log {
 
     /// Removes everything.
     pub(crate) fn remove(&self) -> io::Result<()> {
-        fs::remove_dir_all(&self.dir)
+        remove_tree(&self.dir, false)
     }
 }
 
