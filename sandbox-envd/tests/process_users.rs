@@ -121,7 +121,8 @@ fn one_mapped_id_shows_two_users() {
 #[tokio::test]
 #[ignore = "runs inside the namespace that one_mapped_id_shows_two_users makes"]
 async fn two_users_over_one_id() {
-    let rig = Rig::with(DaemonConfig::new().with_user_mode(UserMode::SingleId));
+    // Root's home on the host is closed to the root of a namespace.
+    let rig = Rig::with(DaemonConfig::new().with_user_mode(UserMode::SingleId).with_default_workdir("/"));
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("file");
     let path = file.display();
@@ -159,7 +160,7 @@ fn an_init_collects_every_orphan_and_loses_no_exit_of_its_own() {
 #[ignore = "runs as PID 1 of the namespace that the test of an init makes"]
 async fn pid_1_among_orphans() {
     assert_eq!(std::process::id(), 1);
-    let rig = Arc::new(Rig::with(DaemonConfig::new().with_init_reaps_all(true)));
+    let rig = Arc::new(Rig::with(DaemonConfig::new().with_init_reaps_all(true).with_default_workdir("/")));
     let runs: Vec<_> = (0..200)
         .map(|n| {
             let rig = rig.clone();
