@@ -46,7 +46,7 @@ enum State {
     /// In the content of a part, or before the first one.
     Content { in_part: bool },
     /// Right after a delimiter, collecting the rest of its line.
-    AfterDelimiter,
+    AfterDelimiter { in_part: bool },
     /// Collecting the headers of a part.
     Headers,
     /// After the closing delimiter: whatever follows is ignored.
@@ -86,7 +86,7 @@ impl Parser {
         while !input.is_empty() {
             match self.state {
                 State::Content { in_part } => input = self.content(input, in_part, found)?,
-                State::AfterDelimiter => input = self.after_delimiter(input)?,
+                State::AfterDelimiter { in_part } => input = self.after_delimiter(input, in_part, found)?,
                 State::Headers => input = self.headers(input, found)?,
                 State::Done => return Ok(()),
             }
@@ -148,32 +148,42 @@ impl Parser {
             }
         };
         self.held.clear();
-        self.state = State::AfterDelimiter;
-        if in_part {
-            found(Event::End)?;
-        }
+        self.state = State::AfterDelimiter { in_part };
         Ok(rest)
     }
 
-    fn after_delimiter<'a>(&mut self, input: &'a [u8]) -> Result<&'a [u8], Malformed> {
+    fn after_delimiter<'a, E: From<Malformed>>(
+        &mut self,
+        input: &'a [u8],
+        in_part: bool,
+        found: &mut impl FnMut(Event<'_>) -> Result<(), E>,
+    ) -> Result<&'a [u8], E> {
         for (at, byte) in input.iter().enumerate() {
             self.held.push(*byte);
-            match self.held.as_slice() {
-                b"--" => {
-                    self.state = State::Done;
-                    return Ok(&[]);
-                }
-                [padding @ .., b'\r', b'\n'] => {
-                    if !padding.iter().all(|byte| matches!(byte, b' ' | b'\t')) {
-                        return Err(Malformed::Delimiter);
+            let next = match self.held.as_slice() {
+                b"-" => continue,
+                b"--" => State::Done,
+                // A longer word that only begins like the boundary: content, as in Go.
+                line if is_word(line) => {
+                    if in_part {
+                        found(Event::Data(&self.delimiter))?;
                     }
-                    self.held.clear();
-                    self.state = State::Headers;
+                    self.state = State::Content { in_part };
                     return Ok(&input[at + 1..]);
                 }
-                line if line.len() > MAX_PADDING => return Err(Malformed::Delimiter),
-                _ => {}
+                [padding @ .., b'\r', b'\n'] if padding.iter().all(|byte| matches!(byte, b' ' | b'\t')) => {
+                    State::Headers
+                }
+                [.., b'\r', b'\n'] => return Err(Malformed::Delimiter.into()),
+                line if line.len() > MAX_PADDING => return Err(Malformed::Delimiter.into()),
+                _ => continue,
+            };
+            self.held.clear();
+            self.state = next;
+            if in_part {
+                found(Event::End)?;
             }
+            return Ok(&input[at + 1..]);
         }
         Ok(&[])
     }
@@ -202,6 +212,15 @@ impl Parser {
         self.state = State::Content { in_part: true };
         found(Event::Part(head))?;
         Ok(&input[end - before..])
+    }
+}
+
+/// Says whether what follows a boundary makes it a longer word.
+fn is_word(line: &[u8]) -> bool {
+    match line {
+        [b'-', second] => *second != b'-',
+        [first] => !matches!(first, b'-' | b' ' | b'\t' | b'\r' | b'\n'),
+        _ => false,
     }
 }
 
@@ -360,10 +379,33 @@ mod tests {
     }
 
     #[test]
+    fn a_word_that_only_begins_like_the_boundary_is_content() {
+        for content in
+            ["\r\n--xxy", "\r\n--xx-", "\r\n--xx-\r", "\r\n--xx-y\r\n--xxx", "a\r\n--xx-\r\n--xx\u{0}"]
+        {
+            let body = body("xx", &[("f".into(), content.into())]);
+            let bytes: Vec<&[u8]> = body.chunks(1).collect();
+            for pieces in [&[body.as_slice()][..], &bytes] {
+                assert_eq!(parse("xx", pieces).unwrap()[0].1, content.as_bytes());
+            }
+        }
+    }
+
+    #[test]
+    fn a_malformed_boundary_line_does_not_end_the_part_before_it() {
+        let mut parser = Parser::new("multipart/form-data; boundary=xx").unwrap();
+        let ended = parser.push(b"--xx\r\n\r\nabc\r\n--xx y\r\n", &mut |event| match event {
+            Event::End => panic!("the part was taken for complete"),
+            _ => Ok::<(), Malformed>(()),
+        });
+        assert_eq!(ended, Err(Malformed::Delimiter));
+    }
+
+    #[test]
     fn what_is_no_multipart_body_is_refused() {
         assert_eq!(parse("xx", &[b""]), Err(Malformed::Truncated));
         assert_eq!(parse("xx", &[b"--xx\r\n\r\nabc"]), Err(Malformed::Truncated));
-        assert_eq!(parse("xx", &[b"--xxy\r\n\r\nabc"]), Err(Malformed::Delimiter));
+        assert_eq!(parse("xx", &[b"--xx y\r\n\r\nabc"]), Err(Malformed::Delimiter));
         assert_eq!(parse("", &[b"--\r\n"]), Err(Malformed::Boundary));
         let long = [b"--xx\r\nA: ".as_slice(), &[b'a'; MAX_HEADERS]].concat();
         assert_eq!(parse("xx", &[&long]), Err(Malformed::HeadersTooLong));
