@@ -205,3 +205,18 @@ async fn an_answer_that_comes_before_the_body_was_read_is_not_lost() {
         assert_eq!((answer.status, answer.header("connection")), (401, Some("close")), "{line}");
     }
 }
+
+#[tokio::test]
+async fn a_request_that_stalls_fails_at_the_idle_limit() {
+    let idle = std::time::Duration::from_millis(100);
+    let running = start(|config| config.with_access_token("secret").with_upload_idle(idle)).await;
+    for (line, status) in [("POST /init", 408), ("POST /process.Process/List", 499)] {
+        let mut wire = Wire::open(running.address).await;
+        let head = format!(
+            "{line} HTTP/1.1\r\nHost: x\r\nX-Access-Token: secret\r\nContent-Type: application/json\r\n\
+             Content-Length: 1000\r\n\r\n{{"
+        );
+        wire.send(head).await;
+        assert_eq!(wire.answer().await.status, status, "{line}");
+    }
+}

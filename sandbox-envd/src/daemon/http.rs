@@ -5,6 +5,7 @@ use std::fmt::Debug;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use connectrpc::{ConnectError, ConnectRpcBody, ConnectRpcService, DeadlinePolicy, Limits, Router};
@@ -16,6 +17,7 @@ use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::{Frame, Incoming, SizeHint};
 use serde::Serialize;
 use tokio::sync::watch;
+use tokio::time::error::Elapsed;
 use tower_service::Service as _;
 
 use crate::daemon::init::Init;
@@ -159,8 +161,9 @@ impl Service {
         } else {
             // A message that is too large is the caller's mistake, not a rate that will do later.
             let (head, body) = request.into_parts();
-            let body = match Limited::new(body, MAX_MESSAGE + ENVELOPE_HEADER).collect().await {
-                Ok(body) => Full::new(body.to_bytes()),
+            let body = match collect(body, MAX_MESSAGE + ENVELOPE_HEADER, self.state.config.upload_idle).await
+            {
+                Ok(body) => Full::new(body),
                 Err(error) => return unreadable(&*error).into_http_response(&head.headers),
             };
             rpc.call(Request::from_parts(head, body)).await
@@ -236,10 +239,14 @@ pub(crate) fn json_error(status: StatusCode, message: &str) -> Response<Body> {
     json(status, &serde_json::json!({ "code": status.as_u16(), "message": message }))
 }
 
-/// Reads a whole body of at most `limit` bytes.
-pub(crate) async fn read(body: Incoming, limit: usize) -> Result<Bytes, Response<Body>> {
-    match Limited::new(body, limit).collect().await {
-        Ok(body) => Ok(body.to_bytes()),
+/// Reads a whole body of at most `limit` bytes, whose sender is silent for `idle` at most.
+pub(crate) async fn read(body: Incoming, limit: usize, idle: Duration) -> Result<Bytes, Response<Body>> {
+    match collect(body, limit, idle).await {
+        Ok(body) => Ok(body),
+        Err(error) if error.is::<Elapsed>() => {
+            let message = format!("the request stalled: no byte arrived for {} ms", idle.as_millis());
+            Err(json_error(StatusCode::REQUEST_TIMEOUT, &message))
+        }
         Err(error) if error.is::<LengthLimitError>() => {
             let message = format!("the body is larger than {limit} bytes");
             Err(json_error(StatusCode::PAYLOAD_TOO_LARGE, &message))
@@ -249,6 +256,20 @@ pub(crate) async fn read(body: Incoming, limit: usize) -> Result<Bytes, Response
             Err(json_error(StatusCode::BAD_REQUEST, &message))
         }
     }
+}
+
+/// A sender that stopped, or is gone without a word, must not hold what it sent for ever.
+async fn collect(
+    body: Incoming,
+    limit: usize,
+    idle: Duration,
+) -> Result<Bytes, Box<dyn Error + Send + Sync>> {
+    let mut body = Limited::new(body, limit);
+    let mut pieces = Vec::new();
+    while let Some(frame) = tokio::time::timeout(idle, body.frame()).await? {
+        pieces.extend(frame?.into_data());
+    }
+    Ok(if pieces.len() == 1 { pieces.remove(0) } else { pieces.concat().into() })
 }
 
 /// The body of any answer.

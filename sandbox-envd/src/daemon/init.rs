@@ -37,7 +37,7 @@ pub(crate) struct Init {
 
 impl Init {
     pub(crate) async fn answer(&self, state: &State, request: Request<Incoming>) -> Response<Body> {
-        let body = match read(request.into_body(), MAX_BODY).await {
+        let body = match read(request.into_body(), MAX_BODY, state.config.upload_idle).await {
             Ok(body) => body,
             Err(response) => return response,
         };

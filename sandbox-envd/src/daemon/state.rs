@@ -32,7 +32,8 @@ pub struct DaemonConfig {
     pub child_setup: Option<Arc<dyn ChildSetup>>,
     /// The embedding program's own routes under `/sandhold/`, asked before the daemon's. Default none.
     pub routes: Option<Arc<dyn ExtraRoutes>>,
-    /// Longest silence of an upload before it fails. Default 60 seconds; the whole has no limit.
+    /// Longest silence of an upload, or any other request that is not a stream of input, before it fails.
+    /// Default 60 seconds; the whole has no limit.
     pub upload_idle: Duration,
     /// Whether every orphan is this process' to reap (PID 1 or subreaper). Default false.
     pub init_reaps_all: bool,
@@ -109,7 +110,7 @@ impl DaemonConfig {
         self
     }
 
-    /// Sets the longest silence of an upload.
+    /// Sets the longest silence of an upload, or of any other request that is not a stream of input.
     pub fn with_upload_idle(mut self, idle: Duration) -> Self {
         self.upload_idle = idle;
         self
