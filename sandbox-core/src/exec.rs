@@ -11,7 +11,7 @@ use crate::process::{
     ExitStatus, OutputStream, Process, ProcessControl, ProcessEvent, ProcessSpec, Signal, Stdin,
 };
 use crate::stream::ByteStream;
-use crate::{Error, ErrorKind, Result, SandboxHandle};
+use crate::{DEFAULT_CALL_DEADLINE, Error, ErrorKind, Outcome, Result, SandboxHandle};
 
 /// Default deadline of a foreground command.
 pub const DEFAULT_EXEC_TIMEOUT: Duration = Duration::from_secs(60);
@@ -21,6 +21,9 @@ pub const DEFAULT_OUTPUT_LIMIT: usize = 1024 * 1024;
 
 /// How much longer than deadline and grace the answer about a killed command is waited for.
 const ANSWER_SLACK: Duration = Duration::from_secs(10);
+
+/// Deadlines and graces beyond this are this, a year: no clock overflows.
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Shapes one foreground command.
 #[derive(Clone, Debug)]
@@ -251,13 +254,25 @@ where
     H: SandboxHandle + ?Sized,
     F: FnMut(OutputStream, &[u8]) + Send,
 {
-    let timeout = (!options.timeout.is_zero()).then_some(options.timeout);
+    let timeout = (!options.timeout.is_zero()).then_some(options.timeout.min(LONGEST));
     spec.deadline = timeout;
+    spec.grace = spec.grace.min(LONGEST);
     let grace = spec.grace;
     if options.stdin.is_some() {
         spec.stdin = Stdin::Open;
     }
-    let process = handle.start(spec).await?;
+    let process = match timeout {
+        None => handle.start(spec).await?,
+        // A daemon that accepts and never answers must not hold the caller for ever. The start may have to resume first.
+        Some(timeout) => tokio::time::timeout(timeout + DEFAULT_CALL_DEADLINE, handle.start(spec))
+            .await
+            .unwrap_or_else(|_| {
+                Err(Error::new(ErrorKind::OutcomeUnknown, "the sandbox did not say that the command started")
+                    .at(handle.provider(), "start")
+                    .with_context("id", handle.id())
+                    .with_outcome(Outcome::Unknown))
+            })?,
+    };
     let mut guard = KillOnDrop(Some(process.control()));
     let result = match options.stdin {
         Some(input) => {

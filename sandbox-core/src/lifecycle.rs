@@ -1,6 +1,10 @@
 //! Pause, resume, stop and destroy by key and id: the order of record and provider call, under the record's lease.
 
-use std::sync::Arc;
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+
+use tokio::sync::{OwnedMappedMutexGuard, OwnedMutexGuard};
 
 use crate::acquire::Home;
 use crate::registry::{Lease, Phase, Record};
@@ -23,6 +27,84 @@ pub enum StopOutcome {
     NoSandbox,
 }
 
+/// The lease of a flight, lent to the handle that its hooks get: what they do to the sandbox would else wait for the very
+/// flight that waits for them.
+#[derive(Debug)]
+pub(crate) struct Lent {
+    lease: Arc<tokio::sync::Mutex<Option<Lease>>>,
+    used: AtomicBool,
+    at_rest: AtomicBool,
+}
+
+impl Lent {
+    pub(crate) fn new(lease: Lease) -> Arc<Self> {
+        Arc::new(Self {
+            lease: Arc::new(tokio::sync::Mutex::new(Some(lease))),
+            used: AtomicBool::new(false),
+            at_rest: AtomicBool::new(false),
+        })
+    }
+
+    /// Renews the lease, once no call uses it; no effect after it was taken back.
+    pub(crate) async fn renew(&self, home: &Home, key: &Key, ttl: std::time::Duration) -> Result<()> {
+        match &mut *self.lease.lock().await {
+            Some(lease) => home.registry.renew(&home.owner, key, lease, ttl).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Ends the loan, after the call that uses it right now.
+    pub(crate) async fn take_back(&self) -> Option<Lease> {
+        self.lease.lock().await.take()
+    }
+
+    /// Says whether a call under the loan may have written the record.
+    pub(crate) fn was_used(&self) -> bool {
+        self.used.load(Ordering::Acquire)
+    }
+
+    /// Says whether the sandbox was stopped or destroyed under the loan, and not resumed since.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.at_rest.load(Ordering::Acquire)
+    }
+}
+
+/// The right to change the record: a lease of one's own, or the one that a flight lent.
+enum Held {
+    Own(Lease),
+    Lent(Arc<Lent>, OwnedMappedMutexGuard<Option<Lease>, Lease>),
+}
+
+impl Held {
+    async fn take(home: &Home, key: &Key, lent: &Weak<Lent>) -> Result<Self> {
+        if let Some(lent) = lent.upgrade() {
+            let guard = Arc::clone(&lent.lease).lock_owned().await;
+            if let Ok(lease) = OwnedMutexGuard::try_map(guard, Option::as_mut) {
+                lent.used.store(true, Ordering::Release);
+                return Ok(Self::Lent(lent, lease));
+            }
+        }
+        home.lease_always(key).await.map(Self::Own)
+    }
+
+    /// Notes what a call did, for the flight that lent its lease.
+    fn at_rest(&self, at_rest: bool) {
+        if let Self::Lent(lent, _) = self {
+            lent.at_rest.store(at_rest, Ordering::Release);
+        }
+    }
+}
+
+impl Deref for Held {
+    type Target = Lease;
+
+    fn deref(&self) -> &Lease {
+        match self {
+            Self::Own(lease) => lease,
+            Self::Lent(_, lease) => lease,
+        }
+    }
+}
 /// The record of this very sandbox, where there is one.
 async fn record_of(home: &Home, key: &Key, id: &SandboxId) -> Result<Option<Record>> {
     Ok(home.load(key).await?.filter(|record| record.id.as_ref() == Some(id)))
@@ -39,15 +121,16 @@ async fn enter(home: &Home, record: Option<Record>, phase: Phase, lease: &Lease)
 }
 
 /// Record `pausing`, pause, record `paused`; a failed pause leaves it running and recorded as `ready`.
-pub(crate) async fn pause(home: &Home, key: &Key, id: &SandboxId) -> Result<PauseOutcome> {
+pub(crate) async fn pause(home: &Home, key: &Key, id: &SandboxId, lent: &Weak<Lent>) -> Result<PauseOutcome> {
     if !home.provider.capabilities().pause {
         return Err(Error::unsupported(home.provider.name(), "pause"));
     }
-    let lease = home.lease_always(key).await?;
+    let lease = Held::take(home, key, lent).await?;
     let record = enter(home, record_of(home, key, id).await?, Phase::Pausing, &lease).await?;
     match home.provider.pause(id).await {
         Ok(outcome) => {
             enter(home, record, Phase::Paused, &lease).await?;
+            lease.at_rest(true);
             Ok(outcome)
         }
         Err(error) => match enter(home, record, Phase::Ready, &lease).await {
@@ -63,13 +146,15 @@ pub(crate) async fn resume(
     key: &Key,
     id: &SandboxId,
     generation: &Generation,
+    lent: &Weak<Lent>,
 ) -> Result<Connection> {
-    let lease = home.lease_always(key).await?;
+    let lease = Held::take(home, key, lent).await?;
     let record = enter(home, record_of(home, key, id).await?, Phase::Resuming, &lease).await?;
     let options = ConnectOptions::default().with_generation(generation.clone());
     match home.provider.connect_opts(id, options).await {
         Ok(connection) => {
             enter(home, record, Phase::Ready, &lease).await?;
+            lease.at_rest(false);
             Ok(connection)
         }
         Err(error) => match enter(home, record, Phase::Paused, &lease).await {
@@ -86,7 +171,7 @@ pub(crate) async fn stop(home: &Home, key: &Key) -> Result<StopOutcome> {
     if !home.provider.capabilities().pause {
         return Ok(StopOutcome::LeftRunning);
     }
-    Ok(match pause(home, key, &id).await? {
+    Ok(match pause(home, key, &id, &Weak::new()).await? {
         PauseOutcome::Paused => StopOutcome::Paused,
         PauseOutcome::AlreadyPaused => StopOutcome::AlreadyPaused,
     })
@@ -115,12 +200,19 @@ async fn destroy_unrecorded(home: &Home, key: &Key) -> Result<DestroyOutcome> {
 }
 
 /// Destroys one sandbox of a key; a record of another one stays.
-pub(crate) async fn destroy_id(home: &Home, key: &Key, id: &SandboxId) -> Result<DestroyOutcome> {
-    let lease = home.lease_always(key).await?;
-    match record_of(home, key, id).await? {
-        Some(record) => destroy_recorded(home, record, &lease).await,
-        None => home.provider.destroy(id).await,
-    }
+pub(crate) async fn destroy_id(
+    home: &Home,
+    key: &Key,
+    id: &SandboxId,
+    lent: &Weak<Lent>,
+) -> Result<DestroyOutcome> {
+    let lease = Held::take(home, key, lent).await?;
+    let destroyed = match record_of(home, key, id).await? {
+        Some(record) => destroy_recorded(home, record, &lease).await?,
+        None => home.provider.destroy(id).await?,
+    };
+    lease.at_rest(true);
+    Ok(destroyed)
 }
 
 /// Writes the destroy down before it is sent, so that whoever comes next finishes it.

@@ -1,5 +1,5 @@
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -10,7 +10,7 @@ use crate::files::{
     Download, EntryInfo, FileOptions, ListOptions, ReadOptions, WatchEvent, WatchOptions, WriteOptions,
 };
 use crate::hooks::Hooks;
-use crate::lifecycle::{self, StopOutcome};
+use crate::lifecycle::{self, Lent, StopOutcome};
 use crate::process::{AttachOptions, Process, ProcessInfo, ProcessSelector, ProcessSpec, Signal};
 use crate::registry::Record;
 use crate::stream::{ByteStream, ResultStream};
@@ -32,6 +32,8 @@ pub struct Sandbox {
     shared: Arc<Shared>,
     /// Set for the value that a hook of a pause or resume gets: its calls do not wait for that very transition.
     within_transition: bool,
+    /// Set for the value that a hook of a flight gets: it changes the sandbox under the lease of that flight.
+    lent: Weak<Lent>,
 }
 
 struct Shared {
@@ -72,7 +74,12 @@ impl Sandbox {
             end: Mutex::new(None),
             resume: tokio::sync::Mutex::new(0),
         });
-        Self { shared, within_transition: false }
+        Self { shared, within_transition: false, lent: Weak::new() }
+    }
+
+    /// The value for the hooks of a flight, which carries its lease as long as the flight lends it.
+    pub(crate) fn within_flight(&self, lent: &Arc<Lent>) -> Self {
+        Self { lent: Arc::downgrade(lent), ..self.clone() }
     }
 
     /// Returns the key it was acquired by.
@@ -99,11 +106,12 @@ impl Sandbox {
     /// What the persist hook answered, and then it runs on; [`ErrorKind::Unsupported`] where the provider cannot.
     pub async fn pause(&self) -> Result<PauseOutcome> {
         self.admit()?;
+        self.refuse_within_transition("pause")?;
         let resume = self.shared.resume.lock().await;
         if let Some(persist) = &self.shared.home.persist {
             persist.before_pause(&self.within_transition()).await?;
         }
-        let paused = lifecycle::pause(&self.shared.home, &self.shared.key, &self.shared.id).await;
+        let paused = lifecycle::pause(&self.shared.home, &self.shared.key, &self.shared.id, &self.lent).await;
         drop(resume);
         self.seen(paused)
     }
@@ -114,12 +122,24 @@ impl Sandbox {
     /// What the provider or the resume hook answered. The sandbox is kept, and the next call tries again.
     pub async fn resume(&self) -> Result<()> {
         self.admit()?;
+        self.refuse_within_transition("resume")?;
         let epoch = self.epoch().await;
         self.resume_after(epoch).await
     }
 
     fn within_transition(&self) -> Self {
-        Self { shared: Arc::clone(&self.shared), within_transition: true }
+        Self { within_transition: true, ..self.clone() }
+    }
+
+    /// A pause or resume by the hook of one would wait for itself.
+    fn refuse_within_transition(&self, operation: &'static str) -> Result<()> {
+        if !self.within_transition {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Conflict, "a hook of a pause or resume asked for another one")
+            .with_reason("reentrant")
+            .at(self.shared.home.provider.name(), operation)
+            .with_context("id", &self.shared.id))
     }
 
     /// Waits for a transition that is under way and returns how many resumes there were.
@@ -133,9 +153,8 @@ impl Sandbox {
         if *current != epoch {
             return Ok(());
         }
-        let resumed =
-            lifecycle::resume(&self.shared.home, &self.shared.key, &self.shared.id, &self.shared.generation)
-                .await;
+        let Shared { home, key, id, generation, .. } = &*self.shared;
+        let resumed = lifecycle::resume(home, key, id, generation, &self.lent).await;
         let connection = self.seen(resumed)?;
         *self.shared.handle.write().unwrap_or_else(PoisonError::into_inner) = connection.handle;
         if let Some(memory) = connection.resumed {
@@ -227,7 +246,8 @@ impl Sandbox {
             Some(hooks) => hooks.on_destroy(self).await,
             None => Ok(()),
         };
-        let destroyed = lifecycle::destroy_id(&self.shared.home, &self.shared.key, &self.shared.id).await?;
+        let destroyed =
+            lifecycle::destroy_id(&self.shared.home, &self.shared.key, &self.shared.id, &self.lent).await?;
         self.finish(End::Destroyed);
         hook.map_err(|error| error.with_outcome(crate::Outcome::Done))?;
         Ok(destroyed)
@@ -259,7 +279,8 @@ impl Sandbox {
         self.shared.end.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(end);
     }
 
-    fn handle(&self) -> Arc<dyn SandboxHandle> {
+    /// The provider's handle, without the guard.
+    pub(crate) fn handle(&self) -> Arc<dyn SandboxHandle> {
         Arc::clone(&self.shared.handle.read().unwrap_or_else(PoisonError::into_inner))
     }
 

@@ -8,9 +8,9 @@ use std::time::Duration;
 use sandhold_core::testing::{FakeOptions, FakeProvider, Fault, Gate, Verb};
 use sandhold_core::{
     AcquireOptions, AcquireOutcome, Attempt, CreateOptions, DestroyOutcome, Error, ErrorKind, Exclusion,
-    FileRegistry, FindQuery, Generation, How, Key, Memory, MemoryRegistry, OnSetupFailure, OnSpecConflict,
-    Outcome, Owner, Registry, ReplaceWhenGone, SandboxHandleExt as _, SandboxId, SandboxProvider as _,
-    SandboxSpec, Sandboxes, SetupState, StopOutcome, Tags,
+    ExecOptions, FileRegistry, FindQuery, Generation, How, Key, Memory, MemoryRegistry, OnSetupFailure,
+    OnSpecConflict, Outcome, Owner, ProcessSpec, Registry, ReplaceWhenGone, SandboxHandleExt as _, SandboxId,
+    SandboxProvider as _, SandboxSpec, Sandboxes, SetupState, StopOutcome, Tags,
 };
 
 fn host(provider: &FakeProvider) -> Sandboxes {
@@ -391,6 +391,88 @@ async fn a_nested_acquire_of_the_same_key_in_its_hook_is_reentrant() {
         }
     });
     sandboxes.acquire("k", hook).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hook_that_destroys_its_sandbox_ends_the_acquire_at_once() {
+    let provider = FakeProvider::new();
+    let sandboxes = host(&provider);
+    let hook = options().with_on_start(|start| async move { start.sandbox.destroy().await.map(drop) });
+    let before = tokio::time::Instant::now();
+    let error = sandboxes.acquire("k", hook).await.unwrap_err();
+    assert_eq!((error.kind(), error.reason()), (ErrorKind::Cancelled, Some("ended_by_hook")));
+    assert!(before.elapsed() < Duration::from_secs(1));
+    assert_eq!((provider.counts().created, provider.counts().destroyed), (1, 1));
+    let again = sandboxes.acquire("k", options()).await.unwrap();
+    assert_eq!((again.outcome, provider.counts().created), (AcquireOutcome::Created, 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hook_that_stops_its_sandbox_ends_the_acquire_and_the_next_one_sets_it_up() {
+    let provider = FakeProvider::new();
+    let sandboxes = host(&provider);
+    let hook = options().with_on_start(|start| async move { start.sandbox.stop().await.map(drop) });
+    let error = sandboxes.acquire("k", hook).await.unwrap_err();
+    assert_eq!((error.kind(), error.reason()), (ErrorKind::Cancelled, Some("ended_by_hook")));
+    let runs = Arc::new(AtomicUsize::new(0));
+    let again = sandboxes.acquire("k", counting(&runs)).await.unwrap();
+    assert_eq!((again.outcome, again.facts.setup), (AcquireOutcome::Created, SetupState::Needed));
+    assert_eq!((runs.load(Ordering::SeqCst), provider.counts().created), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_in_a_hook_on_a_paused_sandbox_resumes_it() {
+    let provider = FakeProvider::new();
+    let sandboxes = host(&provider);
+    let pauses = provider.clone();
+    let kept = Arc::new(std::sync::Mutex::new(None));
+    let hook = options().with_on_start({
+        let kept = Arc::clone(&kept);
+        move |start| {
+            let (pauses, kept) = (pauses.clone(), Arc::clone(&kept));
+            async move {
+                pauses.pause(start.sandbox.provider_id()).await?;
+                start.sandbox.write_bytes("/tmp/x", "x").await?;
+                start.sandbox.pause().await?;
+                start.sandbox.write_bytes("/tmp/y", "y").await?;
+                *kept.lock().unwrap() = Some(start.sandbox);
+                Ok(())
+            }
+        }
+    });
+    let acquired = sandboxes.acquire("k", hook).await.unwrap();
+    assert_eq!(acquired.sandbox.read_text("/tmp/y").await.unwrap(), "y");
+    let again = sandboxes.acquire("k", options()).await.unwrap();
+    assert_eq!(again.outcome, AcquireOutcome::Connected);
+    // The hook's value is an ordinary one after its flight.
+    let kept = kept.lock().unwrap().take().unwrap();
+    assert_eq!(kept.destroy().await.unwrap(), DestroyOutcome::Destroyed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn stop_and_destroy_by_key_in_the_hook_of_that_key_are_reentrant() {
+    let provider = FakeProvider::new();
+    let sandboxes = host(&provider);
+    let nested = sandboxes.clone();
+    let hook = options().with_on_start(move |_| {
+        let nested = nested.clone();
+        async move {
+            let refused = [nested.stop("k").await.unwrap_err(), nested.destroy("k").await.unwrap_err()];
+            for error in refused {
+                assert_eq!((error.kind(), error.reason()), (ErrorKind::Conflict, Some("reentrant")));
+            }
+            Ok(())
+        }
+    });
+    sandboxes.acquire("k", hook).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_exec_with_the_longest_timeout_and_grace_there_are_works() {
+    let sandbox = host(&FakeProvider::new()).acquire("k", options()).await.unwrap().sandbox;
+    let spec = ProcessSpec::argv("echo", ["x"]).with_grace(Duration::MAX);
+    let longest = ExecOptions::default().with_timeout(Duration::MAX);
+    assert!(sandbox.exec_opts(spec, longest).await.unwrap().exit.success());
 }
 
 #[tokio::test(start_paused = true)]

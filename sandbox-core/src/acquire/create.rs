@@ -180,9 +180,9 @@ impl Acquisition {
         let mut pause = SETTLE_POLL.0;
         loop {
             let provable = capabilities.idempotent_create
-                || capabilities
-                    .create_settle
-                    .is_some_and(|settle| since.elapsed() > self.options.call_deadline + settle);
+                || capabilities.create_settle.is_some_and(|settle| {
+                    since.elapsed() > self.options.call_deadline.saturating_add(settle)
+                });
             let query = FindQuery::Key {
                 owner: record.owner.clone(),
                 key: record.key.clone(),

@@ -23,6 +23,20 @@ pub(super) async fn inside<T>(home: &Arc<Home>, key: &Key, hook: impl Future<Out
     INSIDE.scope(flights, hook).await
 }
 
+/// Refuses a call on a key from inside a hook of the flight of that key: it would wait for itself.
+pub(super) fn refuse_inside(home: &Arc<Home>, key: &Key, operation: &'static str) -> Result<()> {
+    if INSIDE.try_with(|flights| flights.contains(&(address(home), key.clone()))).unwrap_or(false) {
+        return Err(Error::new(
+            ErrorKind::Conflict,
+            "a start hook used its own key; use the sandbox that the hook was given",
+        )
+        .with_reason("reentrant")
+        .at("", operation)
+        .with_context("key", key));
+    }
+    Ok(())
+}
+
 fn address(home: &Arc<Home>) -> usize {
     Arc::as_ptr(home) as usize
 }
@@ -133,15 +147,7 @@ impl Drop for Landing {
 }
 
 pub(super) async fn acquire(home: Arc<Home>, key: Key, options: AcquireOptions) -> Result<Acquired> {
-    if INSIDE.try_with(|flights| flights.contains(&(address(&home), key.clone()))).unwrap_or(false) {
-        return Err(Error::new(
-            ErrorKind::Conflict,
-            "a start hook acquired its own key; use the sandbox that the hook was given",
-        )
-        .with_reason("reentrant")
-        .at("", "acquire")
-        .with_context("key", key));
-    }
+    refuse_inside(&home, &key, "acquire")?;
     let deadline = options.deadline;
     let started = Instant::now();
     let (waiter, joined) = board(&home, &key, options)?;

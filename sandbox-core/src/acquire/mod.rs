@@ -153,6 +153,7 @@ impl Sandboxes {
     /// As [`crate::Sandbox::stop`].
     pub async fn stop(&self, key: impl TryInto<Key, Error = impl Into<Error>>) -> Result<StopOutcome> {
         let key = key.try_into().map_err(Into::into)?;
+        flight::refuse_inside(&self.0, &key, "stop")?;
         lifecycle::stop(&self.0, &key).await
     }
 
@@ -162,6 +163,7 @@ impl Sandboxes {
     /// As [`crate::Sandbox::destroy`].
     pub async fn destroy(&self, key: impl TryInto<Key, Error = impl Into<Error>>) -> Result<DestroyOutcome> {
         let key = key.try_into().map_err(Into::into)?;
+        flight::refuse_inside(&self.0, &key, "destroy")?;
         lifecycle::destroy(&self.0, &key).await
     }
 }

@@ -8,6 +8,7 @@ use super::flight::inside;
 use super::steps::{Acquisition, Found};
 use super::{AcquireOutcome, Acquired, Facts, How, LEASE_TTL, OnSetupFailure, SetupState};
 use crate::hooks::{RestoreReason, Start};
+use crate::lifecycle::Lent;
 use crate::registry::Lease;
 use crate::sandbox::Sandbox;
 use crate::stream::ByteStream;
@@ -72,7 +73,7 @@ impl Acquisition {
         Acquired::new(sandbox, AcquireOutcome::Connected, facts)
     }
 
-    pub(super) async fn set_up(&self, found: Found, mut lease: Lease) -> Result<Acquired> {
+    pub(super) async fn set_up(&self, found: Found, lease: Lease) -> Result<Acquired> {
         let Found { mut record, connection, how, duplicates } = found;
         let wanted = self.wanted_setup();
         let outcome = match record.setup_done {
@@ -83,23 +84,42 @@ impl Acquisition {
             Some(done) if done >= wanted => SetupState::Done,
             _ => SetupState::Needed,
         };
-        let handle = connection.handle;
-        let sandbox = Sandbox::new(&self.home, &record, std::sync::Arc::clone(&handle), self.hooks.clone());
+        let sandbox = Sandbox::new(&self.home, &record, connection.handle, self.hooks.clone());
+        // Given up with this flight, whoever keeps the hook's value.
+        let lent = Lent::new(lease);
+        let hooks_own = sandbox.within_flight(&lent);
         let mut facts = Facts { how, setup, joined: false, restored: None, duplicates };
         if let Some(memory) = connection.resumed {
             self.stage.enter("on_resume");
-            sandbox.after_resume(memory).await?;
+            inside(&self.home, &self.key, hooks_own.after_resume(memory)).await?;
         }
         let every_time = self.hooks.as_ref().is_some_and(|hooks| hooks.runs_on_every_start());
-        if setup == SetupState::Needed || every_time {
-            let ran = self.run_hooks(&sandbox, outcome, &mut facts, &mut lease).await;
-            if let Err(error) = ran {
-                return Err(self.setup_failed(error, outcome, record, lease).await);
-            }
+        let ran = if setup == SetupState::Needed || every_time {
+            self.run_hooks(&hooks_own, outcome, &mut facts, &lent).await
+        } else {
+            Ok(())
+        };
+        let Some(lease) = lent.take_back().await else {
+            return Err(self.error(ErrorKind::Unexpected, "the lease of the acquire was lost"));
+        };
+        if lent.is_at_rest() {
+            // There is nothing to hand out. What the hook did stands, also when it failed afterwards.
+            return Err(ran.err().unwrap_or_else(|| {
+                self.error(ErrorKind::Cancelled, "a hook of the acquire stopped or destroyed the sandbox")
+                    .with_reason("ended_by_hook")
+            }));
+        }
+        if lent.was_used()
+            && let Some(stored) = self.home.load(&self.key).await?
+        {
+            record = stored;
+        }
+        if let Err(error) = ran {
+            return Err(self.setup_failed(error, outcome, record, lease).await);
         }
         if setup == SetupState::Needed {
             self.stage.enter("setup mark");
-            write_mark(&*handle, wanted, &record.generation).await?;
+            write_mark(&*sandbox.handle(), wanted, &record.generation).await?;
             record.setup_done = Some(wanted);
             self.home.registry.store(record, &lease).await?;
         }
@@ -112,7 +132,7 @@ impl Acquisition {
         sandbox: &Sandbox,
         outcome: AcquireOutcome,
         facts: &mut Facts,
-        lease: &mut Lease,
+        lent: &Lent,
     ) -> Result<()> {
         let deadline = self.options.hook_deadline;
         let hooks = async {
@@ -148,8 +168,7 @@ impl Acquisition {
         let renewal = async {
             loop {
                 tokio::time::sleep_until(Instant::now() + LEASE_TTL / 3).await;
-                if let Err(error) =
-                    self.home.registry.renew(&self.home.owner, &self.key, lease, LEASE_TTL).await
+                if let Err(error) = lent.renew(&self.home, &self.key, LEASE_TTL).await
                     && error.kind() == ErrorKind::Stale
                 {
                     return error;
