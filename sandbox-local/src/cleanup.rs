@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 
 use serde::{Deserialize, Serialize};
 
@@ -24,6 +24,9 @@ const INSIDE: [&str; 2] = ["upper", "work"];
 
 /// How long a killed sandbox may take to go.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long the monitor of a sandbox whose processes are gone may take to remove its files, which may be millions.
+const REMOVAL_PATIENCE: Duration = Duration::from_secs(280);
 
 /// How far a sandbox is, found out by looking.
 #[non_exhaustive]
@@ -124,8 +127,9 @@ pub fn recover(dir: &Path) -> Result<Found, Failure> {
 /// # Errors
 /// Those of [`recover`].
 pub(crate) fn stop(dir: &Path) -> Result<Found, Failure> {
-    let deadline = Instant::now() + PATIENCE;
+    let since = Instant::now();
     loop {
+        let mut patience = REMOVAL_PATIENCE;
         match lock_monitor(dir)? {
             Lock::Taken(_lock) => return settle(dir, None),
             Lock::Missing => return Ok(Found::Gone),
@@ -136,11 +140,16 @@ pub(crate) fn stop(dir: &Path) -> Result<Found, Failure> {
             && runtime.boot_id == boot_id()
         {
             if let Some(init) = init_of(&runtime) {
+                patience = PATIENCE;
                 let _ = pidfd_send_signal(&init, Signal::KILL);
+                // A monitor that somebody stopped would never see that end.
+                if let Some(monitor) = parent(runtime.init) {
+                    let _ = kill_process(monitor, Signal::CONT);
+                }
             }
             cgroup::thaw_and_kill(&runtime.cgroups);
         }
-        if Instant::now() > deadline {
+        if since.elapsed() > patience {
             return Err(Failure::new(
                 FailureKind::Unexpected,
                 "the monitor of the sandbox does not end; try again",
@@ -162,6 +171,8 @@ pub(crate) fn destroy(dir: &Path) -> Result<Found, Failure> {
             record.phase = Phase::Destroying;
             match record.save(dir) {
                 Err(error) if error.kind == FailureKind::StorageFull => mark_destroying(dir)?,
+                // It is being removed right now, by its monitor or another caller, whose end is waited for.
+                Err(error) if error.kind == FailureKind::NotFound => {}
                 other => other?,
             }
         }
@@ -265,9 +276,19 @@ fn init_of(runtime: &Runtime) -> Option<OwnedFd> {
 
 /// Returns the start time of a process in clock ticks since boot.
 pub(crate) fn started(pid: Pid) -> Option<u64> {
-    let text = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
-    // The name, in parentheses, may itself hold spaces and parentheses. The start time is field 22.
-    text.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+    stat(pid.as_raw_nonzero().get(), 19)?.parse().ok()
+}
+
+/// Returns the parent of a process.
+fn parent(pid: i32) -> Option<Pid> {
+    stat(pid, 1)?.parse().ok().and_then(Pid::from_raw)
+}
+
+/// Returns a field of `/proc/PID/stat`; number 0 is the state, which is field 3 of proc(5).
+fn stat(pid: i32, field: usize) -> Option<String> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name, in parentheses, may itself hold spaces and parentheses.
+    text.rsplit_once(')')?.1.split_whitespace().nth(field).map(str::to_owned)
 }
 
 /// Returns the id of this boot of the host.

@@ -26,11 +26,14 @@ use crate::{link, requirement, state_dir};
 /// The name of this provider.
 pub(crate) const NAME: &str = "local";
 
+/// Deadlines beyond this are this: no clock of the host overflows.
+const LONGEST_DEADLINE: Duration = Duration::from_secs(365 * 24 * 3600);
+
 /// How long a change by another process is waited for.
 const CHANGE_WAIT: Duration = Duration::from_secs(30);
 
-/// How long a killed sandbox may take to be removed.
-const REMOVE_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a killed sandbox may take to be removed, with all its files.
+const REMOVE_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// How long a daemon that should be there may take to answer a question.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -244,7 +247,7 @@ impl Inner {
         id: &SandboxId,
         options: ConnectOptions,
     ) -> Result<(EnvdHandle, Option<Memory>)> {
-        let deadline = Instant::now() + options.deadline;
+        let deadline = Instant::now() + options.deadline.min(LONGEST_DEADLINE);
         let Some((_, registration)) = self.record(id).await? else { return Err(gone(id)) };
         if let Some(wanted) = &options.generation
             && *wanted != registration.tags.generation
@@ -351,6 +354,10 @@ impl Inner {
 
     async fn destroy(&self, id: &SandboxId) -> Result<DestroyOutcome> {
         let Some(lock) = self.home.lock(id, Instant::now() + CHANGE_WAIT).await? else {
+            // Of one whose lease ran out the reason may be left, which nobody is to be told any more.
+            if let Some(directory) = self.home.directory(id) {
+                blocking(move || state_dir::remove_ended(&directory)).await?;
+            }
             return Ok(DestroyOutcome::AlreadyGone);
         };
         let existed = self.record(id).await?.is_some();

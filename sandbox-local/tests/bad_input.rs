@@ -16,8 +16,9 @@ use std::time::Duration;
 
 use sandhold_core::{
     Attempt, ConnectOptions, CreateOptions, DestroyOutcome, Error, ErrorKind, FindQuery, Generation, Key,
-    ListFilter, Memory, Mount, Outcome, Owner, ProcessSpec, Resources, SandboxHandle, SandboxHandleExt as _,
-    SandboxId, SandboxProvider as _, SandboxSpec, SandboxState, Tags,
+    ListFilter, Memory, Mount, OnExpiry, Outcome, Owner, ProcessSpec, Resources, SandboxHandle,
+    SandboxHandleExt as _, SandboxId, SandboxProvider as _, SandboxProviderExt as _, SandboxSpec,
+    SandboxState, Tags,
 };
 use sandhold_local::{LocalConfig, LocalProvider, Requirement};
 use tempfile::TempDir;
@@ -489,6 +490,21 @@ async fn a_sandbox_whose_daemon_was_killed_is_stopped_and_starts_again_on_its_fi
 #[tokio::test]
 async fn a_sandbox_whose_monitor_was_killed_is_stopped_and_starts_again_on_its_files() {
     memory_lost_and_files_kept(Part::Monitor).await;
+}
+
+#[tokio::test]
+async fn a_destroy_after_the_lease_ran_out_leaves_not_even_the_reason() {
+    let home = Place::new();
+    let provider = home.open();
+    let tags = tags("one");
+    let attempt = tags.attempt.clone();
+    let spec = SandboxSpec::default().with_lease(Duration::from_millis(1)).with_on_expiry(OnExpiry::Kill);
+    let handle = provider.create_opts(CreateOptions::new(spec, tags)).await.unwrap();
+    while provider.find_id(handle.id()).await.unwrap().is_some() {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(provider.destroy(handle.id()).await.unwrap(), DestroyOutcome::AlreadyGone);
+    home.is_empty(&attempt);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -7,6 +7,7 @@ mod inside;
 use std::time::Duration;
 
 use inside::{Home, Sandbox, Who, eventually, is_alive, kill};
+use sandhold_core::{FileOptions, ListOptions, SandboxHandle as _, SandboxHandleExt as _};
 use sandhold_local::{Expiry, IdMap, State};
 use serde_json::json;
 
@@ -36,6 +37,44 @@ async fn destroy_leaves_nothing() {
         assert_eq!(sandbox.verb("destroy"), json!("gone"));
         let ids: Vec<_> = std::fs::read_dir(home.path().join("ids")).into_iter().flatten().collect();
         assert!(ids.is_empty(), "{ids:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_tree_deeper_than_descriptors_reach_is_no_way_to_stay() {
+    for home in everybody() {
+        let sandbox = home.start(home.spec("deep"));
+        // Two chains, as no path names all of it.
+        let dig = "p=$(printf 'd/%.0s' $(seq 1500)); mkdir -p /tmp/$p /tmp/b/$p && mv /tmp/b /tmp/$p";
+        sandbox.ok("user", dig).await;
+        let pids = sandbox.pids();
+        sandbox.verb("destroy");
+        nothing_is_left(&sandbox, pids);
+    }
+}
+
+#[tokio::test]
+async fn a_tree_deeper_than_a_stack_is_listed_and_removed_and_the_daemon_lives() {
+    for home in everybody() {
+        let sandbox = home.start(home.spec("deep-files"));
+        sandbox.ok("user", "mkdir -p /tmp/deep/$(printf 'd/%.0s' $(seq 900))").await;
+        let handle = sandbox.handle();
+        let listed = handle.list("/tmp/deep", ListOptions::default().with_depth(100_000)).await.unwrap();
+        assert_eq!(listed.len(), 900);
+        handle.remove("/tmp/deep", FileOptions::default()).await.unwrap();
+        assert!(!handle.exists("/tmp/deep").await.unwrap());
+    }
+}
+
+#[tokio::test]
+async fn a_stopped_monitor_does_not_keep_a_destroy_from_its_end() {
+    for home in everybody() {
+        let sandbox = home.start(home.spec("stopped-monitor"));
+        let pids = sandbox.pids();
+        let monitor = rustix::process::Pid::from_raw(pids.0).unwrap();
+        rustix::process::kill_process(monitor, rustix::process::Signal::STOP).unwrap();
+        sandbox.verb("destroy");
+        nothing_is_left(&sandbox, pids);
     }
 }
 

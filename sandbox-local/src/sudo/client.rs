@@ -10,7 +10,7 @@ use super::{Answer, Request, SOCKET};
 use crate::channel::send_with_fds;
 use crate::sys;
 
-const USAGE: &str = "usage: sudo [-EHnibs] [-u user] [VAR=value] [--] [command [args ...]]";
+const USAGE: &str = "usage: sudo [-EHins] [-u user] [VAR=value] [--] [command [args ...]]";
 
 /// Kept without `-E`: what a terminal and a language need, and the mark by which the daemon finds a process tree.
 const KEPT: [&str; 8] =
