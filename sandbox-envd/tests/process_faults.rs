@@ -324,6 +324,27 @@ async fn input_that_nobody_reads_ends_with_the_process() {
 }
 
 #[tokio::test]
+async fn a_client_that_does_not_read_keeps_the_end_from_nobody() {
+    let rig = Rig::new();
+    // It writes until nobody takes any more, and its client never does.
+    let (pid, mut stuck) = rig.started(json!({ "process": { "cmd": "yes" }, "stdin": false })).await;
+    stuck.until("y").await;
+    // It slows everybody's output while the process runs, and so this one may get none.
+    let mut other = rig.connect(by_pid(pid)).await;
+    assert_eq!(other.next().await.unwrap()["event"]["start"]["pid"], pid);
+    let kill = json!({ "process": { "pid": pid }, "signal": "SIGNAL_SIGKILL", "tree": true });
+    rig.call("SendSignal", kill).await.unwrap();
+    let end = soon("the other client's end", other.output()).await.end;
+    assert_eq!(end["status"], "signal: killed");
+    let listed = rig.call("List", json!({})).await.unwrap();
+    assert!(listed["processes"].as_array().is_none_or(Vec::is_empty), "{listed}");
+    let late = soon("a late client's end", rig.connect(by_pid(pid)).await.output()).await.end;
+    assert_eq!(late["status"], "signal: killed");
+    // Whoever was slow still gets what is left, in order, and then the end.
+    assert_eq!(soon("the slow client's end", stuck.output()).await.end["status"], "signal: killed");
+}
+
+#[tokio::test]
 async fn a_slow_reader_slows_the_process_and_loses_nothing() {
     let rig = Rig::new();
     let dir = tempfile::tempdir().unwrap();

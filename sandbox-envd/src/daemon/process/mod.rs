@@ -1,5 +1,6 @@
 //! Processes: start, follow, signal, retain.
 
+mod follower;
 mod guest;
 mod log;
 mod pty;

@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::process::{Pid, Signal};
 use tokio::io::unix::AsyncFd;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
+use crate::daemon::process::follower::Follower;
 use crate::daemon::process::log::{Log, Slice};
 use crate::daemon::process::pty;
 use crate::daemon::process::readiness;
@@ -18,9 +19,6 @@ use crate::daemon::process::tree::{self, Tree};
 use crate::daemon::state::ChildSetup;
 use crate::messages::process::process_event::EndEvent;
 use crate::messages::process::{ProcessConfig, Replay};
-
-/// Chunks that a follower may lag behind before the process has to wait for it.
-const QUEUE: usize = 4;
 
 /// Input that does not fit into a pipe of the kernel's default size.
 const LARGE_INPUT: usize = 64 << 10;
@@ -80,6 +78,9 @@ pub(crate) struct Process {
     ended: watch::Sender<bool>,
 }
 
+/// What the reaper says of an exit.
+pub(crate) type Ended = Result<Exit, oneshot::error::RecvError>;
+
 /// Whether memory ran out while a process was there.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct MemoryKills {
@@ -101,7 +102,7 @@ impl MemoryKills {
 
 #[derive(Debug)]
 struct Output {
-    followers: Vec<mpsc::Sender<Chunk>>,
+    followers: Vec<Follower>,
     written: [u64; STREAMS],
     log: Option<Log>,
     end: Option<End>,
@@ -203,15 +204,26 @@ impl Process {
                 slices.extend(log.kept_from(stream, offset)?);
             }
         }
-        let (sender, live) = mpsc::channel(QUEUE);
+        let (mut follower, live) = Follower::new();
+        if self.collected.load(Ordering::Acquire) != 0 {
+            follower.release();
+        }
         if output.end.is_none() {
-            output.followers.push(sender);
+            output.followers.push(follower);
         }
         Ok(Subscription { replay: slices, live })
     }
 
     /// Hands output to every follower, waiting for those that lag; without any it is dropped.
-    pub(crate) async fn publish(&self, stream: Stream, bytes: bytes::Bytes) {
+    ///
+    /// Returns the exit when it comes in the meantime: from then on nobody waits for a follower, so that one that does
+    /// not read keeps the end from nobody.
+    pub(crate) async fn publish(
+        &self,
+        stream: Stream,
+        bytes: bytes::Bytes,
+        mut exit: impl Future<Output = Ended> + Unpin,
+    ) -> Option<Ended> {
         let (chunk, followers) = {
             let mut output = lock(&self.output);
             if let Some(log) = &mut output.log {
@@ -223,12 +235,37 @@ impl Process {
             (chunk, output.followers.clone())
         };
         let mut gone = false;
-        for follower in followers {
-            gone |= follower.send(chunk.clone()).await.is_err();
+        for (index, follower) in followers.iter().enumerate() {
+            tokio::select! {
+                biased;
+                sent = follower.send(chunk.clone()) => gone |= !sent,
+                ended = &mut exit => {
+                    self.release_followers(&followers[index..], &chunk);
+                    return Some(ended);
+                }
+            }
         }
         if gone {
-            lock(&self.output).followers.retain(|follower| !follower.is_closed());
+            lock(&self.output).followers.retain(|follower| !follower.has_gone());
         }
+        None
+    }
+
+    /// Lets nobody wait for a follower from now on. Those in `waiting` have yet to get `chunk`.
+    fn release_followers(&self, waiting: &[Follower], chunk: &Chunk) {
+        for follower in &mut lock(&self.output).followers {
+            let lacks = waiting.iter().any(|other| other.is(follower));
+            follower.release();
+            if let (true, Follower::Keeps(keeps)) = (lacks, &*follower) {
+                // It may have gone, which is its right.
+                let _ = keeps.send(chunk.clone());
+            }
+        }
+    }
+
+    /// Lets nobody wait for a follower: the process has ended.
+    pub(crate) fn release_all_followers(&self) {
+        lock(&self.output).followers.iter_mut().for_each(Follower::release);
     }
 
     /// Notes that the leader's number is free from now on.

@@ -1,5 +1,6 @@
 //! Watches over one process from its start to its last byte.
 
+use std::future::pending;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -139,17 +140,22 @@ pub(crate) async fn supervise(
             biased;
             ended = &mut exit => break ended,
             output = outputs.next() => match output {
-                Some((stream, bytes)) => process.publish(stream, bytes).await,
+                Some((stream, bytes)) => {
+                    if let Some(ended) = process.publish(stream, bytes, &mut exit).await {
+                        break ended;
+                    }
+                }
                 None => break (&mut exit).await,
             },
         }
     };
     process.collected();
+    process.release_all_followers();
     drain(&process, &mut outputs).await;
     process.finish(ended.ok()).await;
     // A grandchild that still writes must not be ended by SIGPIPE.
     while let Some((stream, bytes)) = outputs.next().await {
-        process.publish(stream, bytes).await;
+        process.publish(stream, bytes, pending()).await;
     }
     process.close_log();
 }
@@ -160,7 +166,7 @@ async fn drain(process: &Process, outputs: &mut Outputs) {
     let mut left = outputs.buffered();
     while let Some((stream, bytes)) = outputs.next_buffered() {
         left = left.saturating_sub(bytes.len() as u64);
-        process.publish(stream, bytes).await;
+        process.publish(stream, bytes, pending()).await;
         if left == 0 {
             break;
         }
@@ -168,7 +174,9 @@ async fn drain(process: &Process, outputs: &mut Outputs) {
     let late = Instant::now() + LATE_WRITERS;
     while Instant::now() < late {
         match tokio::time::timeout_at(late, outputs.next()).await {
-            Ok(Some((stream, bytes))) => process.publish(stream, bytes).await,
+            Ok(Some((stream, bytes))) => {
+                process.publish(stream, bytes, pending()).await;
+            }
             Ok(None) | Err(_) => return,
         }
     }
