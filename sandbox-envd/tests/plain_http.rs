@@ -93,6 +93,13 @@ async fn web_pages_are_let_in_only_where_a_token_is_asked_for() {
         let answer = ask(open.address, line, &[page], b"").await;
         assert_eq!((answer.status, answer.header("access-control-allow-origin")), (403, None), "{line}");
     }
+    // A name that was pointed at this machine makes a page's requests its own, without an origin.
+    for (host, status) in
+        [("evil.example", 403), ("evil.example:49983", 403), ("127.0.0.1:49983", 200), ("[::1]", 200)]
+    {
+        let answer = ask(open.address, "GET /envs", &[("Host", host)], b"").await;
+        assert_eq!(answer.status, status, "{host}");
+    }
     let closed = start(|config| config.with_access_token("secret")).await;
     let asked = ("Access-Control-Request-Headers", "x-access-token");
     let answer = ask(closed.address, "OPTIONS /process.Process/Start", &[page, asked], b"").await;

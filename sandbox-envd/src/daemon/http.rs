@@ -101,7 +101,7 @@ impl Service {
     async fn answer_anyone(&self, request: Request<Incoming>) -> Response<AnswerBody> {
         let from_page = request.headers().contains_key(header::ORIGIN);
         let with_token = self.state.session(|session| session.access_token.is_some());
-        if from_page && !with_token {
+        if (from_page || named_by_a_page(&request)) && !with_token {
             // Any page that the user visits could else drive the sandbox through the user's browser.
             let message = "a web page may only use a daemon that asks for an access token";
             return json_error(StatusCode::FORBIDDEN, message).map(AnswerBody::Plain);
@@ -181,6 +181,16 @@ fn unreadable(error: &(dyn Error + Send + Sync + 'static)) -> ConnectError {
     } else {
         ConnectError::canceled(format!("the request did not arrive whole: {error}"))
     }
+}
+
+/// Says whether the daemon is called by a name that a page could have pointed at this machine: such a page may read
+/// without an `Origin`. A number, and a name without a dot such as `localhost`, cannot be pointed elsewhere.
+fn named_by_a_page(request: &Request<Incoming>) -> bool {
+    let Some(host) = request.headers().get(header::HOST) else { return false };
+    let Ok(authority) = http::uri::Authority::try_from(host.as_bytes()) else { return true };
+    let name = authority.host().trim_start_matches('[').trim_end_matches(']');
+    let own = !name.contains('.') || name.ends_with(".localhost");
+    !own && name.parse::<std::net::IpAddr>().is_err()
 }
 
 fn is_rpc(path: &str) -> bool {

@@ -157,7 +157,10 @@ pub(crate) async fn ask(address: SocketAddr, line: &str, headers: &[(&str, &str)
 
 /// Writes a request with a length.
 pub(crate) fn request(line: &str, headers: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
-    let mut text = format!("{line} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n", body.len());
+    let mut text = format!("{line} HTTP/1.1\r\nContent-Length: {}\r\n", body.len());
+    if !headers.iter().any(|(name, _)| *name == "Host") {
+        text.push_str("Host: localhost\r\n");
+    }
     for (name, value) in headers {
         text.push_str(&format!("{name}: {value}\r\n"));
     }
