@@ -205,9 +205,11 @@ impl Inner {
         let registration = Registration::new(&options);
         let directory = self.directory(&id).map_err(unmade)?;
         let (inner, new_id, new_directory) = (Arc::clone(self), id.clone(), directory.clone());
-        let new = registration.clone();
+        let mut new = registration.clone();
         let made = blocking(move || {
             let lock = inner.home.make(&new_id, |ids| {
+                // In this creator's turn: times tell the order in which sandboxes can be seen.
+                new.created_at = SystemTime::now();
                 let spec = new.helper_spec(&new_id, ids, inner.config.in_memory)?;
                 new.record(spec)
             })?;

@@ -163,6 +163,7 @@ impl StateDir {
         self.sweep();
         let _creating = self.creating()?;
         let ids = idmap::choose(&self.root, id.as_str()).map_err(Error::from)?;
+        let _turn = self.turn()?;
         let made = record(ids.clone()).and_then(|record| self.place(id, &directory, &record));
         if !matches!(made, Ok(Some(_))) {
             idmap::release(&self.root, &ids);
@@ -173,6 +174,14 @@ impl StateDir {
     /// Keeps the sweep away from what is between two places; given up with its process.
     fn creating(&self) -> Result<File> {
         hold_staging(&self.root).map_err(|error| failed("lock", &self.root.join(STAGING), error))
+    }
+
+    /// Lets one creator at a time give its sandbox a time and a name. Whoever lists then sees no sandbox without those
+    /// that are older, and all contenders for a key agree on the first.
+    fn turn(&self) -> Result<File> {
+        let path = self.root.join("sandboxes");
+        let held = File::open(&path).and_then(|directory| directory.lock().map(|()| directory));
+        held.map_err(|error| failed("lock", &path, error))
     }
 
     fn staged(&self, id: &SandboxId) -> PathBuf {
