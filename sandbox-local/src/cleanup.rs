@@ -322,7 +322,7 @@ fn remove_files(dir: &Path, reason: EndReason) -> Result<(), Failure> {
             }
         }
         if let Some(home) = dir.parent().and_then(Path::parent) {
-            idmap::release(home, &record.spec.ids);
+            idmap::release(home, &record.spec.ids, &record.spec.id);
         }
         fs::remove_file(dir.join(RECORD)).doing("remove the record")?;
     }

@@ -38,9 +38,13 @@ pub fn choose(home: &Path, id: &str) -> Result<IdMap, Failure> {
 }
 
 /// Gives back the ids of a sandbox that is gone.
-pub(crate) fn release(home: &Path, map: &IdMap) {
+pub(crate) fn release(home: &Path, map: &IdMap, id: &str) {
     if let IdMap::Full { start } = map {
-        let _ = fs::remove_file(home.join("ids").join(start.to_string()));
+        let path = home.join("ids").join(start.to_string());
+        // Given back twice, it may be another's by now.
+        if fs::read_to_string(&path).is_ok_and(|owner| owner == id) {
+            let _ = fs::remove_file(path);
+        }
     }
 }
 

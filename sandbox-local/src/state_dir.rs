@@ -166,7 +166,7 @@ impl StateDir {
         let _turn = self.turn()?;
         let made = record(ids.clone()).and_then(|record| self.place(id, &directory, &record));
         if !matches!(made, Ok(Some(_))) {
-            idmap::release(&self.root, &ids);
+            idmap::release(&self.root, &ids, id.as_str());
         }
         made
     }
@@ -266,7 +266,7 @@ impl StateDir {
         // Gone at once for everybody; what is not removed now is swept by a later create.
         fs::rename(&directory, &staged).map_err(|error| failed("remove", &directory, error))?;
         if let Ok(ids) = ids {
-            idmap::release(&self.root, &ids);
+            idmap::release(&self.root, &ids, id.as_str());
         }
         let _ = fs::remove_dir_all(&staged);
         Ok(true)
