@@ -157,13 +157,35 @@ fn processes(home: &Path, known: &BTreeSet<String>) -> Vec<(i32, String)> {
             found.push((pid, words.replace('\0', " ")));
             continue;
         }
-        let Ok(variables) = read("environ") else { continue };
+        let Ok(variables) = read("environ") else {
+            // Of a user inside whose id is not ours: it is known by whose child it is.
+            if descends_from(pid, &needle) {
+                found.push((pid, format!("{} of another user", words.replace('\0', " "))));
+            }
+            continue;
+        };
         let id = variables.split('\0').find_map(|entry| entry.strip_prefix("SANDHOLD_SANDBOX_ID="));
         if let Some(id) = id.filter(|id| known.contains(*id)) {
             found.push((pid, format!("{} of {id}", words.replace('\0', " "))));
         }
     }
     found
+}
+
+/// Says whether a process is below a helper of this state directory.
+fn descends_from(mut pid: i32, needle: &str) -> bool {
+    loop {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        // The name, in parentheses, may hold anything; the parent is the second field behind it.
+        let parent = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1)?.parse().ok());
+        let Some(parent) = parent.filter(|parent| *parent > 1) else { return false };
+        pid = parent;
+        let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let words = String::from_utf8_lossy(&words);
+        if words.contains(needle) && words.contains("\0local\0") {
+            return true;
+        }
+    }
 }
 
 /// Every process of the host.
