@@ -216,7 +216,9 @@ impl Inner {
             // The sandbox starts while the disk takes its record, and is not told of before both are done.
             Ok(lock.map(|lock| {
                 let begun = inner.helper.begin(&new_directory);
-                (lock, begun, inner.home.keep(&new_directory))
+                let kept = inner.home.keep(&new_directory);
+                inner.home.sweep();
+                (lock, begun, kept)
             }))
         })
         .await

@@ -160,7 +160,6 @@ impl StateDir {
         if directory.exists() {
             return Ok(None);
         }
-        self.sweep();
         let _creating = self.creating()?;
         let ids = idmap::choose(&self.root, id.as_str()).map_err(Error::from)?;
         let _turn = self.turn()?;
@@ -231,7 +230,7 @@ impl StateDir {
     }
 
     /// Removes what creators left that died before their sandbox had its name. Does nothing while another creates.
-    fn sweep(&self) {
+    pub(crate) fn sweep(&self) {
         let staging = self.root.join(STAGING);
         let Ok(lock) = File::open(&staging) else { return };
         if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
