@@ -14,16 +14,20 @@ pub struct Capabilities {
     pub find_without_waking: bool,
     /// Owner, key, generation and attempt are kept with the sandbox.
     pub tags: bool,
-    /// [`crate::SandboxProvider::pause`] works.
+    /// [`crate::SandboxProvider::pause_opts`] works.
     pub pause: bool,
     /// A paused sandbox keeps its processes and memory.
     pub pause_keeps_memory: bool,
+    /// A pause can be asked to keep only the files, and a connect to start a paused sandbox anew on them.
+    pub pause_without_memory: bool,
     /// Leases are enforced.
     pub lease: bool,
     /// The longest lease; `None` for no limit.
     pub max_lease: Option<Duration>,
-    /// [`crate::SandboxProvider::snapshot`] works.
+    /// Snapshots can be taken, listed, deleted, and named as the template of a new sandbox.
     pub snapshot: bool,
+    /// A snapshot stores the processes too, and a sandbox made from it goes on with them.
+    pub snapshot_keeps_memory: bool,
     /// [`crate::SandboxProvider::fork`] works.
     pub fork: bool,
     /// [`crate::SandboxProvider::metrics`] works.

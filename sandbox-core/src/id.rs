@@ -45,6 +45,10 @@ text_newtype! {
     SandboxId
 }
 text_newtype! {
+    /// The provider's own id of a stored state. Opaque: stored verbatim and never parsed.
+    SnapshotId
+}
+text_newtype! {
     /// The caller's logical id for a sandbox, unique per [`Owner`]; 1 to 256 printable bytes.
     Key
 }
@@ -62,6 +66,13 @@ text_newtype! {
 }
 
 impl SandboxId {
+    /// Wraps an id as the provider wrote it.
+    pub fn new(id: impl Into<String>) -> Self {
+        Self(id.into())
+    }
+}
+
+impl SnapshotId {
     /// Wraps an id as the provider wrote it.
     pub fn new(id: impl Into<String>) -> Self {
         Self(id.into())

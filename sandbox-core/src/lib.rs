@@ -46,7 +46,7 @@ pub use files::{
 };
 pub use handle::{PortStream, SandboxHandle};
 pub use hooks::{DEFAULT_HOOK_DEADLINE, FreshFile, Hooks, PersistHook, RestoreReason, RestoreReport, Start};
-pub use id::{Attempt, Generation, Key, Owner, SandboxId};
+pub use id::{Attempt, Generation, Key, Owner, SandboxId, SnapshotId};
 pub use info::{Isolation, SandboxInfo, SandboxState};
 pub use lifecycle::StopOutcome;
 pub use process::{
@@ -54,9 +54,9 @@ pub use process::{
     ProcessEvent, ProcessInfo, ProcessSelector, ProcessSpec, PtySize, ReplayFrom, Signal, Stdin,
 };
 pub use provider::{
-    ConnectOptions, Connection, CreateOptions, DEFAULT_CALL_DEADLINE, DestroyOutcome, FindQuery, ListFilter,
-    LogLine, LogOptions, Memory, Metrics, PauseOutcome, SandboxProvider, SandboxProviderExt, SnapshotId,
-    SnapshotOptions,
+    ConnectOptions, Connection, CreateOptions, DEFAULT_CALL_DEADLINE, DestroyOutcome, FindQuery, ForkOptions,
+    ListFilter, LogLine, LogOptions, Memory, Metrics, PauseOptions, PauseOutcome, SandboxProvider,
+    SandboxProviderExt, SnapshotFilter, SnapshotInfo, SnapshotOptions,
 };
 pub use registry::{
     Abandoned, FileRegistry, KEEP_ABANDONED, Lease, MemoryRegistry, Phase, Record, Registry, RegistryScope,

@@ -9,8 +9,8 @@ use tokio::sync::{OwnedMappedMutexGuard, OwnedMutexGuard};
 use crate::acquire::Home;
 use crate::registry::{Lease, Phase, Record};
 use crate::{
-    ConnectOptions, Connection, DestroyOutcome, Error, ErrorKind, FindQuery, Generation, Key, PauseOutcome,
-    Result, SandboxId,
+    ConnectOptions, Connection, DestroyOutcome, Error, ErrorKind, FindQuery, Generation, Key, PauseOptions,
+    PauseOutcome, Result, SandboxId,
 };
 
 /// What a stop did.
@@ -127,7 +127,7 @@ pub(crate) async fn pause(home: &Home, key: &Key, id: &SandboxId, lent: &Weak<Le
     }
     let lease = Held::take(home, key, lent).await?;
     let record = enter(home, record_of(home, key, id).await?, Phase::Pausing, &lease).await?;
-    match home.provider.pause(id).await {
+    match home.provider.pause_opts(id, PauseOptions::default()).await {
         Ok(outcome) => {
             enter(home, record, Phase::Paused, &lease).await?;
             lease.at_rest(true);

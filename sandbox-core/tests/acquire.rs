@@ -10,7 +10,7 @@ use sandhold_core::{
     AcquireOptions, AcquireOutcome, Attempt, CreateOptions, DestroyOutcome, Error, ErrorKind, Exclusion,
     ExecOptions, FileRegistry, FindQuery, Generation, How, Key, Memory, MemoryRegistry, OnSetupFailure,
     OnSpecConflict, Outcome, Owner, ProcessSpec, Registry, ReplaceWhenGone, SandboxHandleExt as _, SandboxId,
-    SandboxProvider as _, SandboxSpec, Sandboxes, SetupState, StopOutcome, Tags,
+    SandboxProvider as _, SandboxProviderExt as _, SandboxSpec, Sandboxes, SetupState, StopOutcome, Tags,
 };
 
 fn host(provider: &FakeProvider) -> Sandboxes {

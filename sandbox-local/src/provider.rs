@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime};
 use async_trait::async_trait;
 use sandhold_core::{
     Capabilities, ConnectOptions, Connection, CreateOptions, DestroyOutcome, Error, ErrorKind, FindQuery,
-    ListFilter, Memory, Outcome, PauseOutcome, Result, ResultStream, SandboxHandle, SandboxId, SandboxInfo,
-    SandboxProvider, SandboxState,
+    ListFilter, Memory, Outcome, PauseOptions, PauseOutcome, Result, ResultStream, SandboxHandle, SandboxId,
+    SandboxInfo, SandboxProvider, SandboxState,
 };
 use sandhold_envd::{ControlPlane, EnvdHandle};
 use tokio::sync::OnceCell;
@@ -512,6 +512,9 @@ impl SandboxProvider for LocalProvider {
     }
 
     async fn connect_opts(&self, id: &SandboxId, options: ConnectOptions) -> Result<Connection> {
+        if options.memory == Memory::Lost {
+            return Err(Error::unsupported(NAME, "connect without memory"));
+        }
         let (handle, resumed) =
             self.0.connect(id, options).await.map_err(|error| error.at(NAME, "connect"))?;
         Ok(Connection::new(Arc::new(handle), resumed))
@@ -527,7 +530,10 @@ impl SandboxProvider for LocalProvider {
         Ok(ResultStream::from_items(listed))
     }
 
-    async fn pause(&self, id: &SandboxId) -> Result<PauseOutcome> {
+    async fn pause_opts(&self, id: &SandboxId, options: PauseOptions) -> Result<PauseOutcome> {
+        if options.memory == Memory::Lost {
+            return Err(Error::unsupported(NAME, "pause without memory"));
+        }
         self.0.pause(id).await.map_err(|error| error.at(NAME, "pause"))
     }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use sandhold_core::{
     AcquireOptions, ConnectOptions, FileRegistry, Memory, PauseOutcome, ProcessSpec, SandboxHandleExt as _,
-    SandboxProvider as _, Sandboxes,
+    SandboxProvider as _, SandboxProviderExt as _, Sandboxes,
 };
 use sandhold_local::{Record, Spec, choose_ids};
 

@@ -6,9 +6,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::{
-    Capabilities, ConnectOptions, Connection, CreateOptions, DestroyOutcome, FindQuery, ListFilter, LogLine,
-    LogOptions, Metrics, Network, PauseOutcome, Result, ResultStream, SandboxHandle, SandboxId, SandboxInfo,
-    SandboxProvider, SnapshotId, SnapshotOptions, Tags,
+    Capabilities, ConnectOptions, Connection, CreateOptions, DestroyOutcome, FindQuery, ForkOptions,
+    ListFilter, LogLine, LogOptions, Metrics, Network, PauseOptions, PauseOutcome, Result, ResultStream,
+    SandboxHandle, SandboxId, SandboxInfo, SandboxProvider, SnapshotFilter, SnapshotId, SnapshotInfo,
+    SnapshotOptions,
 };
 
 macro_rules! forward {
@@ -44,8 +45,8 @@ macro_rules! forward {
                 (**self).list(filter).await
             }
 
-            async fn pause(&self, id: &SandboxId) -> Result<PauseOutcome> {
-                (**self).pause(id).await
+            async fn pause_opts(&self, id: &SandboxId, options: PauseOptions) -> Result<PauseOutcome> {
+                (**self).pause_opts(id, options).await
             }
 
             async fn destroy(&self, id: &SandboxId) -> Result<DestroyOutcome> {
@@ -56,12 +57,20 @@ macro_rules! forward {
                 (**self).set_lease(id, lease).await
             }
 
-            async fn snapshot(&self, id: &SandboxId, options: SnapshotOptions) -> Result<SnapshotId> {
+            async fn snapshot(&self, id: &SandboxId, options: SnapshotOptions) -> Result<SnapshotInfo> {
                 (**self).snapshot(id, options).await
             }
 
-            async fn fork(&self, id: &SandboxId, tags: Tags) -> Result<Arc<dyn SandboxHandle>> {
-                (**self).fork(id, tags).await
+            async fn list_snapshots(&self, filter: SnapshotFilter) -> Result<ResultStream<SnapshotInfo>> {
+                (**self).list_snapshots(filter).await
+            }
+
+            async fn delete_snapshot(&self, id: &SnapshotId) -> Result<DestroyOutcome> {
+                (**self).delete_snapshot(id).await
+            }
+
+            async fn fork(&self, id: &SandboxId, options: ForkOptions) -> Result<Arc<dyn SandboxHandle>> {
+                (**self).fork(id, options).await
             }
 
             async fn logs(&self, id: &SandboxId, options: LogOptions) -> Result<ResultStream<LogLine>> {

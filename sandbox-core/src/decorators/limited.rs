@@ -6,8 +6,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::{
     Capabilities, ConnectOptions, Connection, CreateOptions, DestroyOutcome, Error, ErrorKind, FindQuery,
-    ListFilter, LogLine, LogOptions, Metrics, Network, PauseOutcome, Result, ResultStream, SandboxHandle,
-    SandboxId, SandboxInfo, SandboxProvider, SnapshotId, SnapshotOptions, Tags,
+    ForkOptions, ListFilter, LogLine, LogOptions, Metrics, Network, PauseOptions, PauseOutcome, Result,
+    ResultStream, SandboxHandle, SandboxId, SandboxInfo, SandboxProvider, SnapshotFilter, SnapshotId,
+    SnapshotInfo, SnapshotOptions,
 };
 
 /// A provider with at most so many calls under way at once; more wait for their turn, first come, first served.
@@ -38,6 +39,21 @@ impl<P: SandboxProvider> Limited<P> {
 
     async fn turn(&self) -> Result<OwnedSemaphorePermit> {
         turn(Arc::clone(&self.turns)).await
+    }
+
+    /// Lets each item of a listing wait for its turn.
+    fn in_turns<T: Send + 'static>(&self, listing: ResultStream<T>) -> ResultStream<T> {
+        let turns = Arc::clone(&self.turns);
+        ResultStream::unfold(listing, move |mut listing| {
+            let turns = Arc::clone(&turns);
+            async move {
+                let _turn = match turn(turns).await {
+                    Ok(turn) => turn,
+                    Err(error) => return Some((Err(error), listing)),
+                };
+                listing.next().await.map(|item| (item, listing))
+            }
+        })
     }
 }
 
@@ -78,23 +94,12 @@ impl<P: SandboxProvider> SandboxProvider for Limited<P> {
 
     async fn list(&self, filter: ListFilter) -> Result<ResultStream<SandboxInfo>> {
         let _turn = self.turn().await?;
-        let listing = self.inner.list(filter).await?;
-        let turns = Arc::clone(&self.turns);
-        Ok(ResultStream::unfold(listing, move |mut listing| {
-            let turns = Arc::clone(&turns);
-            async move {
-                let _turn = match turn(turns).await {
-                    Ok(turn) => turn,
-                    Err(error) => return Some((Err(error), listing)),
-                };
-                listing.next().await.map(|item| (item, listing))
-            }
-        }))
+        Ok(self.in_turns(self.inner.list(filter).await?))
     }
 
-    async fn pause(&self, id: &SandboxId) -> Result<PauseOutcome> {
+    async fn pause_opts(&self, id: &SandboxId, options: PauseOptions) -> Result<PauseOutcome> {
         let _turn = self.turn().await?;
-        self.inner.pause(id).await
+        self.inner.pause_opts(id, options).await
     }
 
     async fn destroy(&self, id: &SandboxId) -> Result<DestroyOutcome> {
@@ -107,14 +112,24 @@ impl<P: SandboxProvider> SandboxProvider for Limited<P> {
         self.inner.set_lease(id, lease).await
     }
 
-    async fn snapshot(&self, id: &SandboxId, options: SnapshotOptions) -> Result<SnapshotId> {
+    async fn snapshot(&self, id: &SandboxId, options: SnapshotOptions) -> Result<SnapshotInfo> {
         let _turn = self.turn().await?;
         self.inner.snapshot(id, options).await
     }
 
-    async fn fork(&self, id: &SandboxId, tags: Tags) -> Result<Arc<dyn SandboxHandle>> {
+    async fn list_snapshots(&self, filter: SnapshotFilter) -> Result<ResultStream<SnapshotInfo>> {
         let _turn = self.turn().await?;
-        self.inner.fork(id, tags).await
+        Ok(self.in_turns(self.inner.list_snapshots(filter).await?))
+    }
+
+    async fn delete_snapshot(&self, id: &SnapshotId) -> Result<DestroyOutcome> {
+        let _turn = self.turn().await?;
+        self.inner.delete_snapshot(id).await
+    }
+
+    async fn fork(&self, id: &SandboxId, options: ForkOptions) -> Result<Arc<dyn SandboxHandle>> {
+        let _turn = self.turn().await?;
+        self.inner.fork(id, options).await
     }
 
     async fn logs(&self, id: &SandboxId, options: LogOptions) -> Result<ResultStream<LogLine>> {

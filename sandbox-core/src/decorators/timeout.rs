@@ -6,14 +6,15 @@ use async_trait::async_trait;
 use tokio::time::timeout;
 
 use crate::{
-    Capabilities, ConnectOptions, Connection, CreateOptions, DestroyOutcome, Error, ErrorKind, FindQuery,
-    ListFilter, LogLine, LogOptions, Metrics, Network, Outcome, PauseOutcome, Result, ResultStream,
-    SandboxHandle, SandboxId, SandboxInfo, SandboxProvider, SnapshotId, SnapshotOptions, Tags,
+    Attempt, Capabilities, ConnectOptions, Connection, CreateOptions, DestroyOutcome, Error, ErrorKind,
+    FindQuery, ForkOptions, ListFilter, LogLine, LogOptions, Metrics, Network, Outcome, PauseOptions,
+    PauseOutcome, Result, ResultStream, SandboxHandle, SandboxId, SandboxInfo, SandboxProvider,
+    SnapshotFilter, SnapshotId, SnapshotInfo, SnapshotOptions,
 };
 
 /// A provider whose every call ends within a deadline.
 ///
-/// A call that is given up fails with [`ErrorKind::Timeout`]. A question (`find`, `list`, `metrics`) had no effect and
+/// A call that is given up fails with [`ErrorKind::Timeout`]. A question (`find`, `list`, `list_snapshots`, `metrics`) had no effect and
 /// may be asked again. For every other verb the outcome is unknown; the idempotent ones are retryable all the same, a
 /// create is not: it is to be found by its attempt. The deadline of a listing is for each item.
 ///
@@ -52,6 +53,21 @@ impl<P: SandboxProvider> WithTimeout<P> {
             Err(_) => Err(late(self.inner.name(), operation, effect, self.deadline)),
         }
     }
+
+    /// Gives each item of a listing the deadline of a call.
+    fn each_within<T: Send + 'static>(
+        &self,
+        operation: &'static str,
+        listing: ResultStream<T>,
+    ) -> ResultStream<T> {
+        let (provider, deadline) = (self.inner.name(), self.deadline);
+        ResultStream::unfold(listing, move |mut listing| async move {
+            match timeout(deadline, listing.next()).await {
+                Ok(item) => item.map(|item| (item, listing)),
+                Err(_) => Some((Err(late(provider, operation, Effect::None, deadline)), listing)),
+            }
+        })
+    }
 }
 
 fn late(provider: &'static str, operation: &'static str, effect: Effect, deadline: Duration) -> Error {
@@ -62,6 +78,11 @@ fn late(provider: &'static str, operation: &'static str, effect: Effect, deadlin
         Effect::Idempotent => error.with_outcome(Outcome::Unknown).retryable(None),
         Effect::Once => error.with_outcome(Outcome::Unknown),
     }
+}
+
+/// Names the attempt that a sandbox of an unknown outcome is found by.
+fn to_be_found_by(error: Error, attempt: Attempt) -> Error {
+    if error.kind() == ErrorKind::Timeout { error.with_context("attempt", attempt) } else { error }
 }
 
 #[async_trait]
@@ -91,24 +112,18 @@ impl<P: SandboxProvider> SandboxProvider for WithTimeout<P> {
     async fn create_opts(&self, mut options: CreateOptions) -> Result<Arc<dyn SandboxHandle>> {
         options.deadline = options.deadline.min(self.deadline);
         let attempt = options.tags.attempt.clone();
-        self.within("create", Effect::Once, self.inner.create_opts(options)).await.map_err(|error| {
-            if error.kind() == ErrorKind::Timeout { error.with_context("attempt", attempt) } else { error }
-        })
+        self.within("create", Effect::Once, self.inner.create_opts(options))
+            .await
+            .map_err(|error| to_be_found_by(error, attempt))
     }
 
     async fn list(&self, filter: ListFilter) -> Result<ResultStream<SandboxInfo>> {
         let listing = self.within("list", Effect::None, self.inner.list(filter)).await?;
-        let (provider, deadline) = (self.inner.name(), self.deadline);
-        Ok(ResultStream::unfold(listing, move |mut listing| async move {
-            match timeout(deadline, listing.next()).await {
-                Ok(item) => item.map(|item| (item, listing)),
-                Err(_) => Some((Err(late(provider, "list", Effect::None, deadline)), listing)),
-            }
-        }))
+        Ok(self.each_within("list", listing))
     }
 
-    async fn pause(&self, id: &SandboxId) -> Result<PauseOutcome> {
-        self.within("pause", Effect::Idempotent, self.inner.pause(id)).await
+    async fn pause_opts(&self, id: &SandboxId, options: PauseOptions) -> Result<PauseOutcome> {
+        self.within("pause", Effect::Idempotent, self.inner.pause_opts(id, options)).await
     }
 
     async fn destroy(&self, id: &SandboxId) -> Result<DestroyOutcome> {
@@ -119,12 +134,24 @@ impl<P: SandboxProvider> SandboxProvider for WithTimeout<P> {
         self.within("set_lease", Effect::Idempotent, self.inner.set_lease(id, lease)).await
     }
 
-    async fn snapshot(&self, id: &SandboxId, options: SnapshotOptions) -> Result<SnapshotId> {
+    async fn snapshot(&self, id: &SandboxId, options: SnapshotOptions) -> Result<SnapshotInfo> {
         self.within("snapshot", Effect::Once, self.inner.snapshot(id, options)).await
     }
 
-    async fn fork(&self, id: &SandboxId, tags: Tags) -> Result<Arc<dyn SandboxHandle>> {
-        self.within("fork", Effect::Once, self.inner.fork(id, tags)).await
+    async fn list_snapshots(&self, filter: SnapshotFilter) -> Result<ResultStream<SnapshotInfo>> {
+        let listing = self.within("list_snapshots", Effect::None, self.inner.list_snapshots(filter)).await?;
+        Ok(self.each_within("list_snapshots", listing))
+    }
+
+    async fn delete_snapshot(&self, id: &SnapshotId) -> Result<DestroyOutcome> {
+        self.within("delete_snapshot", Effect::Idempotent, self.inner.delete_snapshot(id)).await
+    }
+
+    async fn fork(&self, id: &SandboxId, options: ForkOptions) -> Result<Arc<dyn SandboxHandle>> {
+        let attempt = options.tags.attempt.clone();
+        self.within("fork", Effect::Once, self.inner.fork(id, options))
+            .await
+            .map_err(|error| to_be_found_by(error, attempt))
     }
 
     async fn logs(&self, id: &SandboxId, options: LogOptions) -> Result<ResultStream<LogLine>> {

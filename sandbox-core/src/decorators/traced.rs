@@ -7,9 +7,10 @@ use tracing::field::{Empty, display};
 use tracing::{Instrument, Span, info_span};
 
 use crate::{
-    Capabilities, ConnectOptions, Connection, CreateOptions, DestroyOutcome, FindQuery, ListFilter, LogLine,
-    LogOptions, Metrics, Network, PauseOutcome, Result, ResultStream, SandboxHandle, SandboxId, SandboxInfo,
-    SandboxProvider, SnapshotId, SnapshotOptions, Tags,
+    Capabilities, ConnectOptions, Connection, CreateOptions, DestroyOutcome, FindQuery, ForkOptions,
+    ListFilter, LogLine, LogOptions, Metrics, Network, PauseOptions, PauseOutcome, Result, ResultStream,
+    SandboxHandle, SandboxId, SandboxInfo, SandboxProvider, SnapshotFilter, SnapshotId, SnapshotInfo,
+    SnapshotOptions,
 };
 
 /// A provider whose every call is a span of `tracing`: `sandbox.find`, `sandbox.create` and so on.
@@ -36,6 +37,27 @@ async fn traced<T>(span: Span, call: impl Future<Output = Result<T>>) -> Result<
         span.record("error.outcome", error.outcome().as_str());
     }
     result
+}
+
+/// Writes into the span how many items a listing had, once it ends.
+fn counted<T: Send + 'static>(span: Span, listing: ResultStream<T>) -> ResultStream<T> {
+    ResultStream::unfold((listing, 0u64), move |(mut listing, count)| {
+        let span = span.clone();
+        async move {
+            let item = listing.next().instrument(span.clone()).await;
+            match &item {
+                None => {
+                    span.record("sandbox.count", count);
+                }
+                Some(Err(error)) => {
+                    span.record("sandbox.count", count);
+                    span.record("error.kind", error.kind().as_str());
+                }
+                Some(Ok(_)) => {}
+            }
+            item.map(|item| (item, (listing, count + 1)))
+        }
+    })
 }
 
 macro_rules! span {
@@ -94,27 +116,11 @@ impl<P: SandboxProvider> SandboxProvider for Traced<P> {
     async fn list(&self, filter: ListFilter) -> Result<ResultStream<SandboxInfo>> {
         let span = span!("sandbox.list", self, sandbox.count = Empty);
         let listing = traced(span.clone(), self.inner.list(filter)).await?;
-        Ok(ResultStream::unfold((listing, 0u64), move |(mut listing, count)| {
-            let span = span.clone();
-            async move {
-                let item = listing.next().instrument(span.clone()).await;
-                match &item {
-                    None => {
-                        span.record("sandbox.count", count);
-                    }
-                    Some(Err(error)) => {
-                        span.record("sandbox.count", count);
-                        span.record("error.kind", error.kind().as_str());
-                    }
-                    Some(Ok(_)) => {}
-                }
-                item.map(|item| (item, (listing, count + 1)))
-            }
-        }))
+        Ok(counted(span, listing))
     }
 
-    async fn pause(&self, id: &SandboxId) -> Result<PauseOutcome> {
-        traced(span!("sandbox.pause", self, sandbox.id = %id), self.inner.pause(id)).await
+    async fn pause_opts(&self, id: &SandboxId, options: PauseOptions) -> Result<PauseOutcome> {
+        traced(span!("sandbox.pause", self, sandbox.id = %id), self.inner.pause_opts(id, options)).await
     }
 
     async fn destroy(&self, id: &SandboxId) -> Result<DestroyOutcome> {
@@ -126,12 +132,23 @@ impl<P: SandboxProvider> SandboxProvider for Traced<P> {
         traced(span, self.inner.set_lease(id, lease)).await
     }
 
-    async fn snapshot(&self, id: &SandboxId, options: SnapshotOptions) -> Result<SnapshotId> {
+    async fn snapshot(&self, id: &SandboxId, options: SnapshotOptions) -> Result<SnapshotInfo> {
         traced(span!("sandbox.snapshot", self, sandbox.id = %id), self.inner.snapshot(id, options)).await
     }
 
-    async fn fork(&self, id: &SandboxId, tags: Tags) -> Result<Arc<dyn SandboxHandle>> {
-        traced(span!("sandbox.fork", self, sandbox.id = %id), self.inner.fork(id, tags)).await
+    async fn list_snapshots(&self, filter: SnapshotFilter) -> Result<ResultStream<SnapshotInfo>> {
+        let span = span!("sandbox.list_snapshots", self, sandbox.count = Empty);
+        let listing = traced(span.clone(), self.inner.list_snapshots(filter)).await?;
+        Ok(counted(span, listing))
+    }
+
+    async fn delete_snapshot(&self, id: &SnapshotId) -> Result<DestroyOutcome> {
+        let span = span!("sandbox.delete_snapshot", self, sandbox.snapshot = %id);
+        traced(span, self.inner.delete_snapshot(id)).await
+    }
+
+    async fn fork(&self, id: &SandboxId, options: ForkOptions) -> Result<Arc<dyn SandboxHandle>> {
+        traced(span!("sandbox.fork", self, sandbox.id = %id), self.inner.fork(id, options)).await
     }
 
     async fn logs(&self, id: &SandboxId, options: LogOptions) -> Result<ResultStream<LogLine>> {

@@ -22,7 +22,8 @@ use std::time::{Duration, Instant};
 
 use sandhold_core::{
     Attempt, ConnectOptions, CreateOptions, Error, ErrorKind, Generation, Key, ListFilter, Owner, Result,
-    SandboxHandle, SandboxHandleExt as _, SandboxId, SandboxProvider as _, SandboxSpec, Tags,
+    SandboxHandle, SandboxHandleExt as _, SandboxId, SandboxProvider as _, SandboxProviderExt as _,
+    SandboxSpec, Tags,
 };
 use sandhold_local::{LocalConfig, LocalProvider};
 

@@ -36,6 +36,7 @@ impl Default for FakeOptions {
             tags: true,
             pause: true,
             pause_keeps_memory: true,
+            pause_without_memory: true,
             lease: true,
             dial: true,
             retained_output: true,
@@ -247,7 +248,12 @@ impl Cloud {
     }
 
     /// Resumes a paused or stopped machine; a lease only grows.
-    pub(super) fn wake(&self, machine: &Machine, lease: Option<Duration>) -> Result<Option<Memory>> {
+    pub(super) fn wake(
+        &self,
+        machine: &Machine,
+        lease: Option<Duration>,
+        memory: Memory,
+    ) -> Result<Option<Memory>> {
         let mut resumed = None;
         let mut existed = false;
         machine.life.send_modify(|life| {
@@ -264,7 +270,11 @@ impl Cloud {
                 return;
             }
             resumed = Some(match state {
-                SandboxState::Paused if self.options.capabilities.pause_keeps_memory => Memory::Kept,
+                SandboxState::Paused
+                    if life.memory == Memory::Kept && self.options.capabilities.pause_keeps_memory =>
+                {
+                    memory
+                }
                 _ => Memory::Lost,
             });
             life.state = Some(SandboxState::Running);
@@ -275,18 +285,23 @@ impl Cloud {
         if !existed {
             return Err(machine.gone_error());
         }
+        if resumed == Some(Memory::Lost) {
+            lock(&machine.processes).kill_all();
+        }
         if resumed.is_some() {
             self.count(|counts| counts.resumed += 1);
         }
         Ok(resumed)
     }
 
-    pub(super) fn pause(&self, machine: &Machine) -> Result<PauseOutcome> {
+    pub(super) fn pause(&self, machine: &Machine, memory: Memory) -> Result<PauseOutcome> {
+        let memory = if self.options.capabilities.pause_keeps_memory { memory } else { Memory::Lost };
         let mut outcome = Err(machine.gone_error());
         machine.life.send_if_modified(|life| match life.state {
             Some(SandboxState::Running) => {
                 outcome = Ok(PauseOutcome::Paused);
                 life.state = Some(SandboxState::Paused);
+                life.memory = memory;
                 life.expires = None;
                 true
             }
@@ -298,7 +313,7 @@ impl Cloud {
         });
         if matches!(outcome, Ok(PauseOutcome::Paused)) {
             self.count(|counts| counts.paused += 1);
-            if !self.options.capabilities.pause_keeps_memory {
+            if memory == Memory::Lost {
                 lock(&machine.processes).kill_all();
             }
         }

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::files::Tree;
 use super::processes::ProcessTable;
-use crate::{Error, ErrorKind, OnExpiry, SandboxId, SandboxInfo, SandboxSpec, SandboxState, Tags};
+use crate::{Error, ErrorKind, Memory, OnExpiry, SandboxId, SandboxInfo, SandboxSpec, SandboxState, Tags};
 
 /// Locks, also after a panic elsewhere: a failing test must not make its neighbours fail in another way.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -39,6 +39,8 @@ pub(super) struct Life {
     pub(super) state: Option<SandboxState>,
     pub(super) expires: Option<Instant>,
     pub(super) started: Instant,
+    /// What its last pause kept.
+    pub(super) memory: Memory,
 }
 
 impl Life {
@@ -76,6 +78,7 @@ impl Machine {
             state: Some(SandboxState::Running),
             expires: spec.lease.and_then(|lease| now.checked_add(lease)),
             started: now,
+            memory: Memory::Kept,
         };
         let mut files = Tree::new(&spec.user);
         for dir in ["/tmp", "/root", &spec.home, spec.workdir.as_deref().unwrap_or("/")] {

@@ -20,8 +20,8 @@ pub use script::{Fault, Gate, Verb};
 
 use crate::{
     Capabilities, ConnectOptions, Connection, CreateOptions, DestroyOutcome, Error, ErrorKind, FindQuery,
-    ListFilter, Memory, Metrics, Network, Outcome, PauseOutcome, ProcessSpec, Result, ResultStream,
-    SandboxHandle, SandboxId, SandboxInfo, SandboxProvider, SandboxSpec, SandboxState,
+    ListFilter, Memory, Metrics, Network, Outcome, PauseOptions, PauseOutcome, ProcessSpec, Result,
+    ResultStream, SandboxHandle, SandboxId, SandboxInfo, SandboxProvider, SandboxSpec, SandboxState,
 };
 use cloud::{Cloud, Twist};
 use handle::FakeHandle;
@@ -249,6 +249,9 @@ impl SandboxProvider for FakeProvider {
     }
 
     async fn connect_opts(&self, id: &SandboxId, options: ConnectOptions) -> Result<Connection> {
+        if options.memory == Memory::Lost && !self.cloud.options.capabilities.pause_without_memory {
+            return Err(Error::unsupported(FAKE, "connect without memory"));
+        }
         let (id, deadline) = (id.clone(), options.deadline);
         let call = self.call(Verb::Connect, move |cloud, twist| {
             let machine = cloud.get(&id)?;
@@ -263,7 +266,7 @@ impl SandboxProvider for FakeProvider {
                 )
                 .with_context("sandbox", &id));
             }
-            let resumed = cloud.wake(&machine, options.lease)?;
+            let resumed = cloud.wake(&machine, options.lease, options.memory)?;
             let handle = FakeHandle::new(Arc::clone(cloud), machine, generation);
             Ok(Connection::new(Arc::new(handle), resumed))
         });
@@ -284,12 +287,13 @@ impl SandboxProvider for FakeProvider {
         self.call(Verb::List, move |cloud, twist| Ok(cloud::pages(Arc::clone(cloud), filter, twist))).await
     }
 
-    async fn pause(&self, id: &SandboxId) -> Result<PauseOutcome> {
-        if !self.cloud.options.capabilities.pause {
+    async fn pause_opts(&self, id: &SandboxId, options: PauseOptions) -> Result<PauseOutcome> {
+        let capabilities = &self.cloud.options.capabilities;
+        if !capabilities.pause || options.memory == Memory::Lost && !capabilities.pause_without_memory {
             return Err(Error::unsupported(FAKE, "pause"));
         }
         let id = id.clone();
-        self.call(Verb::Pause, move |cloud, _| cloud.pause(&*cloud.get(&id)?)).await
+        self.call(Verb::Pause, move |cloud, _| cloud.pause(&*cloud.get(&id)?, options.memory)).await
     }
 
     async fn destroy(&self, id: &SandboxId) -> Result<DestroyOutcome> {
