@@ -6,9 +6,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::acquire::Facts;
-use crate::{AcquireOutcome, Memory, Result, Sandbox, SetupState};
+use crate::{AcquireOutcome, Error, ErrorKind, Memory, Result, Sandbox, SetupState};
 
-/// Default deadline of one hook.
+/// Default deadline of one hook, each time it runs.
 pub const DEFAULT_HOOK_DEADLINE: Duration = Duration::from_secs(15 * 60);
 
 /// What a start hook is told.
@@ -62,6 +62,11 @@ impl fmt::Debug for FreshFile {
 /// What a host does at the turning points of a sandbox's life. Every method has a default that does nothing.
 ///
 /// Setup is at least once: a host that dies inside [`Hooks::on_start`] has it run again by whoever acquires next.
+///
+/// # Cancellation
+/// A hook that overruns its deadline is dropped where it waits, and fails with [`ErrorKind::Timeout`], reason
+/// [`REASON_HOOK`] and context `hook`. The deadline of [`Hooks::on_start`] is
+/// [`crate::AcquireOptions::hook_deadline`]; that of every other is set by [`crate::Sandboxes::with_hook_deadline`].
 #[async_trait]
 pub trait Hooks: fmt::Debug + Send + Sync + 'static {
     /// Returns the version of the setup that [`Hooks::on_start`] does; it runs again where a lower one was done.
@@ -84,10 +89,10 @@ pub trait Hooks: fmt::Debug + Send + Sync + 'static {
         Ok(())
     }
 
-    /// Runs after a resume, before queued work, and returns files to refresh.
+    /// Runs after a resume, before queued work, and returns files to refresh. Its deadline includes putting them in place.
     ///
     /// # Errors
-    /// Fails the resume; the sandbox is kept.
+    /// Fails the resume; the sandbox is kept, and runs. Whatever is asked of it next runs the hook again first.
     async fn on_resume(&self, sandbox: &Sandbox, memory: Memory) -> Result<Vec<FreshFile>> {
         let _ = (sandbox, memory);
         Ok(Vec::new())
@@ -138,6 +143,9 @@ impl RestoreReport {
 }
 
 /// Keeps the work of a sandbox outside it, and puts it back.
+///
+/// # Cancellation
+/// As [`Hooks`]: each call ends with the deadline of [`crate::Sandboxes::with_hook_deadline`].
 #[async_trait]
 pub trait PersistHook: fmt::Debug + Send + Sync + 'static {
     /// Puts the work back into a new sandbox, before [`Hooks::on_start`].
@@ -163,6 +171,23 @@ pub trait PersistHook: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     /// Are reported; the next tick tries again.
     async fn tick(&self, sandbox: &Sandbox) -> Result<()>;
+}
+
+/// The reason of the [`ErrorKind::Timeout`] of a hook that overran its deadline; context `hook` names the hook.
+pub const REASON_HOOK: &str = "hook";
+
+/// Runs a hook under its deadline; one that overruns is dropped, and the error names it.
+pub(crate) async fn bounded<T>(
+    name: &'static str,
+    deadline: Duration,
+    hook: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    tokio::time::timeout(deadline, hook).await.unwrap_or_else(|_| {
+        Err(Error::new(ErrorKind::Timeout, format!("the hook {name} did not end within {deadline:?}"))
+            .with_reason(REASON_HOOK)
+            .with_context("hook", name)
+            .with_context("stage", name))
+    })
 }
 
 type StartFuture = Pin<Box<dyn Future<Output = Result<()>> + Send>>;

@@ -31,7 +31,7 @@ pub mod testing;
 
 pub use acquire::{
     AcquireOptions, AcquireOutcome, Acquired, DEFAULT_ACQUIRE_DEADLINE, Exclusion, Facts, How,
-    OnSetupFailure, OnSpecConflict, ReplaceWhenGone, Sandboxes, SetupState,
+    OnSetupFailure, OnSpecConflict, REASON_BUSY, ReplaceWhenGone, Sandboxes, SetupState,
 };
 pub use capabilities::Capabilities;
 pub use clock::BootTime;
@@ -45,7 +45,9 @@ pub use files::{
     WatchOptions, WriteOptions,
 };
 pub use handle::{PortStream, SandboxHandle};
-pub use hooks::{DEFAULT_HOOK_DEADLINE, FreshFile, Hooks, PersistHook, RestoreReason, RestoreReport, Start};
+pub use hooks::{
+    DEFAULT_HOOK_DEADLINE, FreshFile, Hooks, PersistHook, REASON_HOOK, RestoreReason, RestoreReport, Start,
+};
 pub use id::{Attempt, Generation, Key, Owner, SandboxId, SnapshotId};
 pub use info::{Isolation, SandboxInfo, SandboxState};
 pub use lifecycle::StopOutcome;

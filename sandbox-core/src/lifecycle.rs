@@ -76,7 +76,7 @@ enum Held {
 }
 
 impl Held {
-    async fn take(home: &Home, key: &Key, lent: &Weak<Lent>) -> Result<Self> {
+    async fn take(home: &Home, key: &Key, lent: &Weak<Lent>, operation: &'static str) -> Result<Self> {
         if let Some(lent) = lent.upgrade() {
             let guard = Arc::clone(&lent.lease).lock_owned().await;
             if let Ok(lease) = OwnedMutexGuard::try_map(guard, Option::as_mut) {
@@ -84,7 +84,7 @@ impl Held {
                 return Ok(Self::Lent(lent, lease));
             }
         }
-        home.lease_always(key).await.map(Self::Own)
+        home.lease_in_time(key, operation).await.map(Self::Own)
     }
 
     /// Notes what a call did, for the flight that lent its lease.
@@ -105,6 +105,7 @@ impl Deref for Held {
         }
     }
 }
+
 /// The record of this very sandbox, where there is one.
 async fn record_of(home: &Home, key: &Key, id: &SandboxId) -> Result<Option<Record>> {
     Ok(home.load(key).await?.filter(|record| record.id.as_ref() == Some(id)))
@@ -125,7 +126,7 @@ pub(crate) async fn pause(home: &Home, key: &Key, id: &SandboxId, lent: &Weak<Le
     if !home.provider.capabilities().pause {
         return Err(Error::unsupported(home.provider.name(), "pause"));
     }
-    let lease = Held::take(home, key, lent).await?;
+    let lease = Held::take(home, key, lent, "pause").await?;
     let record = enter(home, record_of(home, key, id).await?, Phase::Pausing, &lease).await?;
     match home.provider.pause_opts(id, PauseOptions::default()).await {
         Ok(outcome) => {
@@ -148,7 +149,7 @@ pub(crate) async fn resume(
     generation: &Generation,
     lent: &Weak<Lent>,
 ) -> Result<Connection> {
-    let lease = Held::take(home, key, lent).await?;
+    let lease = Held::take(home, key, lent, "resume").await?;
     let record = enter(home, record_of(home, key, id).await?, Phase::Resuming, &lease).await?;
     let options = ConnectOptions::default().with_generation(generation.clone());
     match home.provider.connect_opts(id, options).await {
@@ -179,7 +180,7 @@ pub(crate) async fn stop(home: &Home, key: &Key) -> Result<StopOutcome> {
 
 /// Destroys the sandbox of a key from a fresh process; an open create is looked for and ended too.
 pub(crate) async fn destroy(home: &Home, key: &Key) -> Result<DestroyOutcome> {
-    let lease = home.lease_always(key).await?;
+    let lease = home.lease_in_time(key, "destroy").await?;
     let Some(record) = home.load(key).await? else { return destroy_unrecorded(home, key).await };
     destroy_recorded(home, record, &lease).await
 }
@@ -206,7 +207,7 @@ pub(crate) async fn destroy_id(
     id: &SandboxId,
     lent: &Weak<Lent>,
 ) -> Result<DestroyOutcome> {
-    let lease = Held::take(home, key, lent).await?;
+    let lease = Held::take(home, key, lent, "destroy").await?;
     let destroyed = match record_of(home, key, id).await? {
         Some(record) => destroy_recorded(home, record, &lease).await?,
         None => home.provider.destroy(id).await?,

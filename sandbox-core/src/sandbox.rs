@@ -9,14 +9,14 @@ use crate::acquire::Home;
 use crate::files::{
     Download, EntryInfo, FileOptions, ListOptions, ReadOptions, WatchEvent, WatchOptions, WriteOptions,
 };
-use crate::hooks::Hooks;
+use crate::hooks::{Hooks, bounded};
 use crate::lifecycle::{self, Lent, StopOutcome};
 use crate::process::{AttachOptions, Process, ProcessInfo, ProcessSelector, ProcessSpec, Signal};
 use crate::registry::Record;
 use crate::stream::{ByteStream, ResultStream};
 use crate::{
-    DestroyOutcome, Error, ErrorKind, Generation, Key, Memory, Owner, PauseOutcome, PortStream, Result,
-    SandboxHandle, SandboxHandleExt as _, SandboxId, SandboxInfo,
+    DestroyOutcome, Error, ErrorKind, Generation, Key, Memory, Outcome, Owner, PauseOutcome, PortStream,
+    Result, SandboxHandle, SandboxHandleExt as _, SandboxId, SandboxInfo,
 };
 
 /// The reason of the [`ErrorKind::InvalidState`] that a handle answers while its sandbox is paused; nothing was sent.
@@ -44,8 +44,16 @@ struct Shared {
     hooks: Option<Arc<dyn Hooks>>,
     handle: RwLock<Arc<dyn SandboxHandle>>,
     end: Mutex<Option<End>>,
-    /// Counts resumes; held while one is under way.
-    resume: tokio::sync::Mutex<u64>,
+    /// Held while a pause or resume is under way.
+    resume: tokio::sync::Mutex<Resumes>,
+}
+
+/// The resumes of one sandbox.
+#[derive(Debug, Default)]
+struct Resumes {
+    done: u64,
+    /// The provider has resumed it, and the hook has not ended well since: nothing is let through before it has.
+    hook_due: Option<Memory>,
 }
 
 /// Why no call is admitted any more.
@@ -72,7 +80,7 @@ impl Sandbox {
             hooks,
             handle: RwLock::new(handle),
             end: Mutex::new(None),
-            resume: tokio::sync::Mutex::new(0),
+            resume: tokio::sync::Mutex::default(),
         });
         Self { shared, within_transition: false, lent: Weak::new() }
     }
@@ -103,15 +111,23 @@ impl Sandbox {
     /// Pauses it, after the persist hook has saved the work. Work that comes later resumes it.
     ///
     /// # Errors
-    /// What the persist hook answered, and then it runs on; [`ErrorKind::Unsupported`] where the provider cannot.
+    /// What the persist hook answered, or [`ErrorKind::Timeout`] when it overran its deadline, and then it runs on;
+    /// [`ErrorKind::Unsupported`] where the provider cannot.
     pub async fn pause(&self) -> Result<PauseOutcome> {
         self.admit()?;
         self.refuse_within_transition("pause")?;
-        let resume = self.shared.resume.lock().await;
-        if let Some(persist) = &self.shared.home.persist {
-            persist.before_pause(&self.within_transition()).await?;
+        let Shared { home, key, id, .. } = &*self.shared;
+        let mut resume = self.shared.resume.lock().await;
+        if let Some(persist) = &home.persist {
+            let within = self.within_transition();
+            bounded("before_pause", home.hook_deadline, persist.before_pause(&within))
+                .await
+                .map_err(|error| error.with_outcome(Outcome::NotStarted))?;
         }
-        let paused = lifecycle::pause(&self.shared.home, &self.shared.key, &self.shared.id, &self.lent).await;
+        let paused = lifecycle::pause(home, key, id, &self.lent).await;
+        if paused.is_ok() {
+            resume.hook_due = None;
+        }
         drop(resume);
         self.seen(paused)
     }
@@ -119,11 +135,12 @@ impl Sandbox {
     /// Resumes it; no effect on a running one. Callers at the same time cause one connect.
     ///
     /// # Errors
-    /// What the provider or the resume hook answered. The sandbox is kept, and the next call tries again.
+    /// What the provider or the resume hook answered, the latter with outcome `done`: it runs. The sandbox is kept, and
+    /// the next call tries again.
     pub async fn resume(&self) -> Result<()> {
         self.admit()?;
         self.refuse_within_transition("resume")?;
-        let epoch = self.epoch().await;
+        let epoch = self.epoch().await?;
         self.resume_after(epoch).await
     }
 
@@ -142,31 +159,55 @@ impl Sandbox {
             .with_context("id", &self.shared.id))
     }
 
-    /// Waits for a transition that is under way and returns how many resumes there were.
-    async fn epoch(&self) -> u64 {
-        if self.within_transition { 0 } else { *self.shared.resume.lock().await }
+    /// Waits for a transition that is under way, makes up for a resume hook that failed, and returns how many resumes
+    /// there were.
+    async fn epoch(&self) -> Result<u64> {
+        if self.within_transition {
+            return Ok(0);
+        }
+        let mut resumes = self.shared.resume.lock().await;
+        match self.finish_resume(&mut resumes).await {
+            // Somebody else has paused it again: the resume to come has a hook of its own.
+            Err(error) if is_paused(&error) => resumes.hook_due = None,
+            ran => ran?,
+        }
+        Ok(resumes.done)
     }
 
     /// Resumes unless another caller has done so since `epoch`.
     async fn resume_after(&self, epoch: u64) -> Result<()> {
-        let mut current = self.shared.resume.lock().await;
-        if *current != epoch {
+        let mut resumes = self.shared.resume.lock().await;
+        if resumes.done != epoch {
             return Ok(());
         }
         let Shared { home, key, id, generation, .. } = &*self.shared;
         let resumed = lifecycle::resume(home, key, id, generation, &self.lent).await;
         let connection = self.seen(resumed)?;
         *self.shared.handle.write().unwrap_or_else(PoisonError::into_inner) = connection.handle;
-        if let Some(memory) = connection.resumed {
-            self.after_resume(memory).await?;
+        match connection.resumed {
+            Some(memory) => resumes.hook_due = Some(memory),
+            None if resumes.hook_due.is_none() => resumes.done += 1,
+            None => {}
         }
-        *current += 1;
+        self.finish_resume(&mut resumes).await
+    }
+
+    /// Runs the resume hook that is due, where one is.
+    async fn finish_resume(&self, resumes: &mut Resumes) -> Result<()> {
+        let Some(memory) = resumes.hook_due else { return Ok(()) };
+        self.after_resume(memory).await.map_err(|error| error.with_outcome(Outcome::Done))?;
+        resumes.hook_due = None;
+        resumes.done += 1;
         Ok(())
     }
 
-    /// Runs the resume hook and puts the files it returns in place.
+    /// Runs the resume hook and puts the files it returns in place, all under the hook's deadline.
     pub(crate) async fn after_resume(&self, memory: Memory) -> Result<()> {
         let Some(hooks) = &self.shared.hooks else { return Ok(()) };
+        bounded("on_resume", self.shared.home.hook_deadline, self.refresh_files(&**hooks, memory)).await
+    }
+
+    async fn refresh_files(&self, hooks: &dyn Hooks, memory: Memory) -> Result<()> {
         for file in hooks.on_resume(&self.within_transition(), memory).await? {
             let handle = self.handle();
             let owner = file.owner.clone();
@@ -210,47 +251,52 @@ impl Sandbox {
     /// Lets it rest: the stop hook runs, then it is paused where the provider can and left alone otherwise.
     ///
     /// # Errors
-    /// A failing hook does not keep it from stopping; its error is returned afterwards with outcome `done`.
+    /// A stop hook that fails or overruns its deadline does not keep it from stopping; its error is returned afterwards
+    /// with outcome `done`. When the stop fails as well, its error carries the hook's as context `on_stop`.
     pub async fn stop(&self) -> Result<StopOutcome> {
         self.admit()?;
-        let hook = match &self.shared.hooks {
-            Some(hooks) => hooks.on_stop(self).await,
+        let Shared { home, hooks, .. } = &*self.shared;
+        let hook = match hooks {
+            Some(hooks) => bounded("on_stop", home.hook_deadline, hooks.on_stop(self)).await,
             None => Ok(()),
         };
-        let stopped = if self.shared.home.provider.capabilities().pause {
-            match self.pause().await? {
+        let stopped = if home.provider.capabilities().pause {
+            self.pause().await.map(|paused| match paused {
                 PauseOutcome::Paused => StopOutcome::Paused,
                 PauseOutcome::AlreadyPaused => StopOutcome::AlreadyPaused,
-            }
+            })
         } else {
-            StopOutcome::LeftRunning
+            Ok(StopOutcome::LeftRunning)
         };
-        hook.map_err(|error| error.with_outcome(crate::Outcome::Done))?;
-        Ok(stopped)
+        after_hook(stopped, "on_stop", hook)
     }
 
     /// Destroys it with all that belongs to it, after the persist hook has saved the work.
     ///
     /// # Errors
-    /// What the persist hook answered, and then nothing is destroyed. A failing destroy hook does not stop the destroy;
-    /// its error is returned afterwards with outcome `done`.
+    /// What the persist hook answered, or [`ErrorKind::Timeout`] when it overran its deadline, and then nothing is
+    /// destroyed. A destroy hook that fails or overruns does not stop the destroy; its error is returned afterwards with
+    /// outcome `done`. When the destroy fails as well, its error carries the hook's as context `on_destroy`.
     pub async fn destroy(&self) -> Result<DestroyOutcome> {
         match self.end() {
             Some(End::Destroyed | End::Gone) => return Ok(DestroyOutcome::AlreadyGone),
             _ => self.admit()?,
         }
-        if let Some(persist) = &self.shared.home.persist {
-            persist.before_destroy(self).await?;
+        let Shared { home, key, id, hooks, .. } = &*self.shared;
+        if let Some(persist) = &home.persist {
+            bounded("before_destroy", home.hook_deadline, persist.before_destroy(self))
+                .await
+                .map_err(|error| error.with_outcome(Outcome::NotStarted))?;
         }
-        let hook = match &self.shared.hooks {
-            Some(hooks) => hooks.on_destroy(self).await,
+        let hook = match hooks {
+            Some(hooks) => bounded("on_destroy", home.hook_deadline, hooks.on_destroy(self)).await,
             None => Ok(()),
         };
-        let destroyed =
-            lifecycle::destroy_id(&self.shared.home, &self.shared.key, &self.shared.id, &self.lent).await?;
-        self.finish(End::Destroyed);
-        hook.map_err(|error| error.with_outcome(crate::Outcome::Done))?;
-        Ok(destroyed)
+        let destroyed = lifecycle::destroy_id(home, key, id, &self.lent).await;
+        if destroyed.is_ok() {
+            self.finish(End::Destroyed);
+        }
+        after_hook(destroyed, "on_destroy", hook)
     }
 
     /// Lets go of it: this value admits no call any more, and the sandbox and its record stay as they are.
@@ -321,6 +367,23 @@ fn cut_off(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::OutcomeUnknown)
 }
 
+/// The result of a verb whose hook failed before it: neither failure hides the other.
+fn after_hook<T>(verb: Result<T>, name: &'static str, hook: Result<()>) -> Result<T> {
+    match (verb, hook) {
+        (verb, Ok(())) => verb,
+        (Ok(_), Err(hook)) => Err(hook.with_outcome(Outcome::Done)),
+        (Err(error), Err(hook)) => Err(error.with_context(name, hook)),
+    }
+}
+
+/// A resume may have taken effect; the call that it was for was not sent.
+fn not_sent(error: Error) -> Error {
+    match error.outcome() {
+        Outcome::Done => error.with_outcome(Outcome::NotStarted),
+        _ => error,
+    }
+}
+
 fn is_paused(error: &Error) -> bool {
     error.kind() == ErrorKind::InvalidState && error.reason() == Some(REASON_PAUSED)
 }
@@ -329,11 +392,11 @@ fn is_paused(error: &Error) -> bool {
 macro_rules! guarded {
     ($sandbox:ident, $handle:ident => $call:expr) => {{
         $sandbox.admit()?;
-        let epoch = $sandbox.epoch().await;
+        let epoch = $sandbox.epoch().await.map_err(not_sent)?;
         let $handle = $sandbox.handle();
         match $call.await {
             Err(error) if is_paused(&error) && !$sandbox.within_transition => {
-                $sandbox.resume_after(epoch).await?;
+                $sandbox.resume_after(epoch).await.map_err(not_sent)?;
                 let $handle = $sandbox.handle();
                 $sandbox.seen($call.await)
             }

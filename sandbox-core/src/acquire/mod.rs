@@ -15,13 +15,16 @@ pub use options::{
 };
 
 use self::flight::Flights;
-use crate::hooks::{Hooks, PersistHook};
+use crate::hooks::{DEFAULT_HOOK_DEADLINE, Hooks, PersistHook};
 use crate::lifecycle::{self, StopOutcome};
 use crate::registry::{Lease, MemoryRegistry, Record, Registry};
 use crate::{DestroyOutcome, Error, ErrorKind, Key, Owner, Result, SandboxProvider};
 
 /// How long a lease on a record is taken for; longer than one provider call may last.
 pub(crate) const LEASE_TTL: Duration = Duration::from_secs(90);
+
+/// The reason of the [`ErrorKind::Timeout`] of a call that waited for another one on the same key; nothing was done.
+pub const REASON_BUSY: &str = "busy";
 
 /// Pauses between two looks at a lease that another contender holds: the first, and the longest.
 const LEASE_POLL: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(250));
@@ -60,6 +63,8 @@ pub(crate) struct Home {
     pub(crate) registry: Arc<dyn Registry>,
     pub(crate) hooks: Option<Arc<dyn Hooks>>,
     pub(crate) persist: Option<Arc<dyn PersistHook>>,
+    pub(crate) hook_deadline: Duration,
+    wait_limit: Duration,
     flights: Flights,
 }
 
@@ -73,6 +78,8 @@ impl Sandboxes {
             registry: Arc::new(MemoryRegistry::new()),
             hooks: None,
             persist: None,
+            hook_deadline: DEFAULT_HOOK_DEADLINE,
+            wait_limit: DEFAULT_ACQUIRE_DEADLINE,
             flights: Flights::default(),
         }))
     }
@@ -84,6 +91,8 @@ impl Sandboxes {
             registry: Arc::clone(&self.0.registry),
             hooks: self.0.hooks.clone(),
             persist: self.0.persist.clone(),
+            hook_deadline: self.0.hook_deadline,
+            wait_limit: self.0.wait_limit,
             flights: Flights::default(),
         };
         change(&mut home);
@@ -112,6 +121,20 @@ impl Sandboxes {
     #[must_use]
     pub fn with_persist(self, persist: Arc<dyn PersistHook>) -> Self {
         self.rebuilt(|home| home.persist = Some(persist))
+    }
+
+    /// Limits every hook but the start hook, whose limit is [`AcquireOptions::hook_deadline`]; default
+    /// [`DEFAULT_HOOK_DEADLINE`], 15 minutes, each time.
+    #[must_use]
+    pub fn with_hook_deadline(self, deadline: Duration) -> Self {
+        self.rebuilt(|home| home.hook_deadline = deadline)
+    }
+
+    /// Limits how long stop, destroy, pause and resume wait while another host or call works on the same key; default
+    /// [`DEFAULT_ACQUIRE_DEADLINE`], 180 seconds. An acquire waits as long as its own deadline says.
+    #[must_use]
+    pub fn with_wait_limit(self, limit: Duration) -> Self {
+        self.rebuilt(|home| home.wait_limit = limit)
     }
 
     /// Returns the provider.
@@ -150,7 +173,8 @@ impl Sandboxes {
     /// Lets a key's sandbox rest: pauses it where the provider can, without connecting to it.
     ///
     /// # Errors
-    /// As [`crate::Sandbox::stop`].
+    /// As [`crate::Sandbox::stop`]; [`ErrorKind::Timeout`] with reason [`REASON_BUSY`], and nothing done, when another
+    /// host was at work on this key for as long as [`Sandboxes::with_wait_limit`] allows.
     pub async fn stop(&self, key: impl TryInto<Key, Error = impl Into<Error>>) -> Result<StopOutcome> {
         let key = key.try_into().map_err(Into::into)?;
         flight::refuse_inside(&self.0, &key, "stop")?;
@@ -160,7 +184,7 @@ impl Sandboxes {
     /// Destroys a key's sandbox by its id, without waking it, and forgets its record.
     ///
     /// # Errors
-    /// As [`crate::Sandbox::destroy`].
+    /// As [`crate::Sandbox::destroy`], and of the wait as [`Sandboxes::stop`].
     pub async fn destroy(&self, key: impl TryInto<Key, Error = impl Into<Error>>) -> Result<DestroyOutcome> {
         let key = key.try_into().map_err(Into::into)?;
         flight::refuse_inside(&self.0, &key, "destroy")?;
@@ -187,13 +211,28 @@ impl Home {
         }
     }
 
-    /// Takes the lease of a key, however long that takes; callers bound it by a deadline of their own.
-    pub(crate) async fn lease_always(&self, key: &Key) -> Result<Lease> {
-        loop {
-            if let Leased::Lease(lease) = self.lease(key, || async { Ok(None::<()>) }).await? {
-                return Ok(lease);
+    /// Takes the lease of a key, waiting no longer than the host's limit.
+    pub(crate) async fn lease_in_time(&self, key: &Key, operation: &'static str) -> Result<Lease> {
+        let lease = async {
+            loop {
+                if let Leased::Lease(lease) = self.lease(key, || async { Ok(None::<()>) }).await? {
+                    return Ok(lease);
+                }
             }
-        }
+        };
+        let limit = self.wait_limit;
+        tokio::time::timeout(limit, lease).await.unwrap_or_else(|_| {
+            Err(Error::new(
+                ErrorKind::Timeout,
+                format!(
+                    "another host or call was at work on this key for {limit:?}; nothing was done, try again"
+                ),
+            )
+            .with_reason(REASON_BUSY)
+            .at(self.provider.name(), operation)
+            .with_context("key", key)
+            .retryable(None))
+        })
     }
 
     pub(crate) async fn load(&self, key: &Key) -> Result<Option<Record>> {

@@ -73,7 +73,7 @@ pub struct AcquireOptions {
     pub exclusion: Exclusion,
     /// The hooks of this acquire; default those of the host.
     pub hooks: Option<Arc<dyn Hooks>>,
-    /// How long the start hook may take; default 15 minutes.
+    /// How long the start hook may take; default 15 minutes. Other hooks: [`crate::Sandboxes::with_hook_deadline`].
     pub hook_deadline: Duration,
     /// How long one provider call may take; default [`DEFAULT_CALL_DEADLINE`], at most 75 seconds.
     pub call_deadline: Duration,

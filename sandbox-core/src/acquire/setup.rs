@@ -2,12 +2,12 @@
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use super::flight::inside;
 use super::steps::{Acquisition, Found};
 use super::{AcquireOutcome, Acquired, Facts, How, LEASE_TTL, OnSetupFailure, SetupState};
-use crate::hooks::{RestoreReason, Start};
+use crate::hooks::{RestoreReason, Start, bounded};
 use crate::lifecycle::Lent;
 use crate::registry::Lease;
 use crate::sandbox::Sandbox;
@@ -91,11 +91,12 @@ impl Acquisition {
         let mut facts = Facts { how, setup, joined: false, restored: None, duplicates };
         if let Some(memory) = connection.resumed {
             self.stage.enter("on_resume");
-            inside(&self.home, &self.key, hooks_own.after_resume(memory)).await?;
+            self.run_hooks(&hooks_own, &lent, hooks_own.after_resume(memory)).await?;
         }
         let every_time = self.hooks.as_ref().is_some_and(|hooks| hooks.runs_on_every_start());
         let ran = if setup == SetupState::Needed || every_time {
-            self.run_hooks(&hooks_own, outcome, &mut facts, &lent).await
+            let hooks = self.start_hooks(&hooks_own, outcome, &mut facts);
+            self.run_hooks(&hooks_own, &lent, hooks).await
         } else {
             Ok(())
         };
@@ -126,45 +127,39 @@ impl Acquisition {
         Ok(Acquired::new(sandbox, outcome, facts))
     }
 
-    /// Restores and runs the start hook, while the lease is renewed. A lost lease cancels both.
+    /// Restores and runs the start hook, each under its own deadline.
+    async fn start_hooks(&self, sandbox: &Sandbox, outcome: AcquireOutcome, facts: &mut Facts) -> Result<()> {
+        if let (Some(persist), AcquireOutcome::Created) = (&self.home.persist, outcome) {
+            self.stage.enter("restore");
+            let reason = match facts.how {
+                How::Replaced { .. } => RestoreReason::Replaced,
+                _ => RestoreReason::Created,
+            };
+            let restore = bounded("restore", self.home.hook_deadline, persist.restore(sandbox, reason));
+            let report = restore.await.map_err(|error| {
+                let kind = error.kind();
+                self.error(kind, "the work could not be put back")
+                    .with_reason("restore_incomplete")
+                    .with_context("hook", "restore")
+                    .with_source(error)
+            })?;
+            facts.restored = report.snapshot;
+        }
+        if let Some(hooks) = &self.hooks {
+            self.stage.enter("on_start");
+            let start = Start { sandbox: sandbox.clone(), outcome, setup: facts.setup, facts: facts.clone() };
+            bounded("on_start", self.options.hook_deadline, hooks.on_start(start)).await?;
+        }
+        Ok(())
+    }
+
+    /// Runs hooks while the lease is renewed. A lost lease cancels them.
     async fn run_hooks(
         &self,
         sandbox: &Sandbox,
-        outcome: AcquireOutcome,
-        facts: &mut Facts,
         lent: &Lent,
+        hooks: impl Future<Output = Result<()>>,
     ) -> Result<()> {
-        let deadline = self.options.hook_deadline;
-        let hooks = async {
-            if let (Some(persist), AcquireOutcome::Created) = (&self.home.persist, outcome) {
-                self.stage.enter("restore");
-                let reason = match facts.how {
-                    How::Replaced { .. } => RestoreReason::Replaced,
-                    _ => RestoreReason::Created,
-                };
-                let report = persist.restore(sandbox, reason).await.map_err(|error| {
-                    let kind = error.kind();
-                    self.error(kind, "the work could not be put back")
-                        .with_reason("restore_incomplete")
-                        .with_source(error)
-                })?;
-                facts.restored = report.snapshot;
-            }
-            if let Some(hooks) = &self.hooks {
-                self.stage.enter("on_start");
-                let start =
-                    Start { sandbox: sandbox.clone(), outcome, setup: facts.setup, facts: facts.clone() };
-                hooks.on_start(start).await?;
-            }
-            Ok(())
-        };
-        let bounded = async {
-            timeout(deadline, inside(&self.home, &self.key, hooks)).await.unwrap_or_else(|_| {
-                Err(self
-                    .error(ErrorKind::Timeout, format!("the start hook did not end within {deadline:?}"))
-                    .with_context("stage", "on_start"))
-            })
-        };
         let renewal = async {
             loop {
                 tokio::time::sleep_until(Instant::now() + LEASE_TTL / 3).await;
@@ -176,7 +171,7 @@ impl Acquisition {
             }
         };
         tokio::select! {
-            ran = bounded => ran,
+            ran = inside(&self.home, &self.key, hooks) => ran,
             lost = renewal => {
                 sandbox.mark_stale();
                 Err(lost)
