@@ -113,7 +113,8 @@ impl Gate {
         self.0.open.send_replace(true);
     }
 
-    pub(super) async fn pass(&self) {
+    /// Arrives, and waits until the gate is open.
+    pub async fn pass(&self) {
         let mut open = self.0.open.subscribe();
         self.0.arrived.send_modify(|arrived| *arrived += 1);
         let _ = open.wait_for(|open| *open).await;
