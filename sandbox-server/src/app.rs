@@ -1,0 +1,43 @@
+//! What all routes share.
+
+use std::sync::Arc;
+
+use sandhold_core::{Error, ErrorKind, Result, SandboxProvider};
+
+use crate::config::ServerConfig;
+use crate::guard::Guard;
+use crate::store::Store;
+use crate::tokens::Tokens;
+
+/// The state of the server; one a server, behind an `Arc`.
+#[derive(Debug)]
+pub(crate) struct App {
+    pub(crate) config: ServerConfig,
+    pub(crate) provider: Arc<dyn SandboxProvider>,
+    pub(crate) guard: Guard,
+    pub(crate) store: Arc<Store>,
+    pub(crate) tokens: Tokens,
+}
+
+impl App {
+    pub(crate) async fn open(provider: Arc<dyn SandboxProvider>, config: ServerConfig) -> Result<Arc<Self>> {
+        let home = config.home.clone();
+        let (store, secret) = blocking(move || {
+            let store = Store::open(&home)?;
+            let secret = store.secret()?;
+            Ok((store, secret))
+        })
+        .await?;
+        let guard = Guard::new(&config.allowed_hosts);
+        Ok(Arc::new(Self { config, provider, guard, store: Arc::new(store), tokens: Tokens::new(&secret) }))
+    }
+}
+
+/// Runs file work off the async threads.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|error| Error::new(ErrorKind::Unexpected, "the file work was ended").with_source(error))?
+}

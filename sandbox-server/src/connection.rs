@@ -1,0 +1,119 @@
+//! Connections: each can be dropped at once by whoever answers on it.
+
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Notify, watch};
+
+/// How long to wait before accepting again when accepting failed, most likely for want of descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// How long requests in flight may go on after the stop; then their connections are dropped.
+const STOP_GRACE: Duration = Duration::from_secs(5);
+
+/// How long a client may take to send the head of a request.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Most bytes that one connection keeps of a body on its way through.
+const BUFFER: usize = 64 * 1024;
+
+/// What a request can know and do about the connection it came on.
+#[derive(Clone, Debug)]
+pub(crate) struct Connection {
+    /// The address of this end, where it could be read.
+    pub(crate) local: Option<IpAddr>,
+    drop_it: Arc<Notify>,
+}
+
+impl Connection {
+    /// Drops the connection, without the chunk that would make a stream look complete.
+    pub(crate) fn abort(&self) {
+        self.drop_it.notify_one();
+    }
+}
+
+/// Accepts until `stop`, then lets requests in flight end within their grace.
+pub(crate) async fn serve<H, A>(listener: TcpListener, handle: H, stop: impl Future<Output = ()>)
+where
+    H: Fn(Request<Incoming>, Connection) -> A + Clone + Send + Sync + 'static,
+    A: Future<Output = Response<Body>> + Send + 'static,
+{
+    let stopping = watch::Sender::new(false);
+    let mut stop = std::pin::pin!(stop);
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = &mut stop => break,
+        };
+        match accepted {
+            Ok((stream, _)) => {
+                tokio::spawn(converse(stream, handle.clone(), stopping.subscribe()));
+            }
+            Err(error) => {
+                tracing::warn!(%error, "accepting a connection failed");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+    drop(listener);
+    stopping.send_replace(true);
+    if tokio::time::timeout(STOP_GRACE, stopping.closed()).await.is_err() {
+        tracing::warn!(
+            connections = stopping.receiver_count(),
+            "connections are dropped in the middle of a request"
+        );
+    }
+}
+
+async fn converse<H, A>(stream: TcpStream, handle: H, mut stopping: watch::Receiver<bool>)
+where
+    H: Fn(Request<Incoming>, Connection) -> A,
+    A: Future<Output = Response<Body>>,
+{
+    // Answers are small and awaited: they must not wait for acknowledgements.
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "a connection ended before it was used");
+        return;
+    }
+    let local = stream.local_addr().map(|address| address.ip());
+    if let Err(error) = &local {
+        tracing::warn!(%error, "the address of an interface cannot be read; clients cannot call it by that");
+    }
+    let connection = Connection { local: local.ok(), drop_it: Arc::new(Notify::new()) };
+    let dropped = Arc::clone(&connection.drop_it);
+    let answer = service_fn(|request| {
+        let answered = handle(request, connection.clone());
+        async { Ok::<_, Infallible>(answered.await) }
+    });
+    let mut conversation = std::pin::pin!(
+        http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEAD_TIMEOUT)
+            .max_buf_size(BUFFER)
+            .serve_connection(TokioIo::new(stream), answer)
+            .with_upgrades()
+    );
+    let mut told = false;
+    let ended = loop {
+        tokio::select! {
+            ended = conversation.as_mut() => break ended,
+            () = dropped.notified() => return,
+            _ = stopping.wait_for(|stopping| *stopping), if !told => {
+                told = true;
+                conversation.as_mut().graceful_shutdown();
+            }
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "a connection ended early");
+    }
+}

@@ -1,0 +1,97 @@
+//! Whom a request may call this server: a page whose name was pointed at this machine must not drive it.
+
+use std::net::IpAddr;
+
+use axum::response::{IntoResponse, Response};
+use http::uri::Authority;
+use http::{HeaderMap, StatusCode, Uri, header};
+
+use crate::error::ApiError;
+
+/// The names and addresses that this server goes by.
+#[derive(Debug)]
+pub(crate) struct Guard {
+    allowed: Vec<String>,
+}
+
+impl Guard {
+    pub(crate) fn new(allowed: &[String]) -> Self {
+        Self { allowed: allowed.iter().map(|name| name.trim().to_ascii_lowercase()).collect() }
+    }
+
+    /// Refuses a request to, or from a page of, a name that is not this server's. `local` is the address of this end
+    /// of the connection, where it could be read.
+    pub(crate) fn refusal(&self, host: &str, headers: &HeaderMap, local: Option<IpAddr>) -> Option<Response> {
+        if !self.is_own(host, local) {
+            let message = format!("this server does not go by {host:?}; allow the name by --allow-host");
+            return Some(ApiError::new(StatusCode::MISDIRECTED_REQUEST, message).into_response());
+        }
+        let origin = headers.get(header::ORIGIN)?;
+        let from = origin.to_str().ok().and_then(|origin| origin.parse::<Uri>().ok());
+        let own = from.as_ref().and_then(Uri::host).is_some_and(|from| self.is_own(from, local));
+        (!own).then(|| {
+            let message =
+                "a web page of another host may not use this server; allow its name by --allow-host";
+            ApiError::new(StatusCode::FORBIDDEN, message).into_response()
+        })
+    }
+
+    fn is_own(&self, host: &str, local: Option<IpAddr>) -> bool {
+        let name =
+            host.trim_start_matches('[').trim_end_matches(']').trim_end_matches('.').to_ascii_lowercase();
+        if let Ok(address) = name.parse::<IpAddr>() {
+            return address.is_loopback() || local.is_some_and(|local| local.to_canonical() == address);
+        }
+        name == "localhost" || name.ends_with(".localhost") || self.allowed.contains(&name)
+    }
+}
+
+/// Returns the name that a request calls this server by, without its port; `None` when it is not readable.
+pub(crate) fn host_of(uri: &Uri, headers: &HeaderMap) -> Option<String> {
+    if let Some(host) = uri.host() {
+        return Some(host.to_owned());
+    }
+    let authority = Authority::try_from(headers.get(header::HOST)?.as_bytes()).ok()?;
+    Some(authority.host().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    fn status(host: &str, origin: Option<&'static str>) -> Option<u16> {
+        let mut headers = HeaderMap::new();
+        if let Some(origin) = origin {
+            headers.insert(header::ORIGIN, HeaderValue::from_static(origin));
+        }
+        let local = Some(IpAddr::from([192, 168, 1, 7]));
+        let guard = Guard::new(&["Box.example".to_owned()]);
+        guard.refusal(host, &headers, local).map(|response| response.status().as_u16())
+    }
+
+    #[test]
+    fn loopback_names_own_addresses_and_allowed_names_are_let_in() {
+        for own in
+            ["localhost", "127.0.0.1", "[::1]", "api.localhost", "192.168.1.7", "box.example", "BOX.example."]
+        {
+            assert_eq!(status(own, None), None, "{own}");
+        }
+    }
+
+    #[test]
+    fn other_names_and_addresses_are_misdirected() {
+        for other in ["evil.example", "192.168.1.8", "localhost.evil.example", "sub.box.example", ""] {
+            assert_eq!(status(other, None), Some(421), "{other}");
+        }
+    }
+
+    #[test]
+    fn pages_of_other_hosts_are_refused() {
+        assert_eq!(status("localhost", Some("http://localhost:8080")), None);
+        for other in ["https://evil.example", "null", "http://localhost.evil.example"] {
+            assert_eq!(status("localhost", Some(other)), Some(403), "{other}");
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! A server that E2B's SDKs cannot tell from E2B, over any sandbox provider.
+//!
+//! One origin answers for the control plane (`X-API-KEY`) and for the insides of all sandboxes, which requests name by
+//! headers or by their host name. What a sandbox is stands with its provider; this server keeps only what a provider
+//! has no place for, and finds both again after it was killed.
+
+mod api;
+mod app;
+mod auth;
+mod config;
+mod connection;
+mod error;
+mod extract;
+mod guard;
+mod server;
+mod store;
+mod tokens;
+
+pub use config::{Egress, ServerConfig};
+pub use server::Server;

@@ -1,0 +1,213 @@
+//! What the server keeps in its home: small JSON documents, each replaced whole.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use sandhold_core::{Error, ErrorKind, Result};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::tokens::SECRET_BYTES;
+
+/// How much of a document must survive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Durability {
+    /// The death of this server, at any moment.
+    Process,
+    /// The death of the machine too, from the moment the call returns.
+    Machine,
+}
+
+/// The server's home. All methods block.
+#[derive(Debug)]
+pub(crate) struct Store {
+    root: PathBuf,
+    /// Makes names of unfinished documents unique in this process.
+    staged: AtomicU64,
+}
+
+fn failed(doing: &'static str, path: &Path, error: io::Error) -> Error {
+    let kind = match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::StorageFull,
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => ErrorKind::PermissionDenied,
+        _ => ErrorKind::Unavailable,
+    };
+    Error::new(kind, format!("cannot {doing} {}", path.display())).with_source(error)
+}
+
+impl Store {
+    /// Opens the home, and makes it on first use.
+    pub(crate) fn open(root: &Path) -> Result<Self> {
+        let store = Self { root: root.to_owned(), staged: AtomicU64::new(0) };
+        store.make_dir("")?;
+        Ok(store)
+    }
+
+    /// Makes a directory of documents, for this user alone; returns its path.
+    pub(crate) fn make_dir(&self, name: &str) -> Result<PathBuf> {
+        let path = self.root.join(name);
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&path)
+            .map_err(|error| failed("make the directory", &path, error))?;
+        Ok(path)
+    }
+
+    /// Reads the secret that tokens are derived from; draws it on first use.
+    pub(crate) fn secret(&self) -> Result<[u8; SECRET_BYTES]> {
+        let path = self.root.join("secret");
+        loop {
+            match std::fs::read(&path) {
+                Ok(bytes) => {
+                    return bytes.try_into().map_err(|_| {
+                        let message = format!("{} does not hold {SECRET_BYTES} bytes", path.display());
+                        Error::new(ErrorKind::Unexpected, message)
+                    });
+                }
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(failed("read", &path, error)),
+            }
+            let mut secret = [0; SECRET_BYTES];
+            getrandom::fill(&mut secret).map_err(|error| {
+                Error::new(ErrorKind::Unexpected, "the system gave no random bytes")
+                    .with_source(error.to_string())
+            })?;
+            let staged = self.stage(&path, &secret, Durability::Machine)?;
+            // Not a rename: of two servers that start at once, both use the first secret.
+            let linked = std::fs::hard_link(&staged, &path);
+            let _ = std::fs::remove_file(&staged);
+            match linked {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                    return Err(failed("write", &path, error));
+                }
+                _ => self.sync_parent(&path)?,
+            }
+        }
+    }
+
+    /// Reads a document; `None` when there is none.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unexpected`] for one that cannot be understood.
+    pub(crate) fn read<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>> {
+        let path = self.root.join(name);
+        let bytes = match std::fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(failed("read", &path, error)),
+        };
+        serde_json::from_slice(&bytes).map(Some).map_err(|error| {
+            Error::new(ErrorKind::Unexpected, format!("{} cannot be understood", path.display()))
+                .with_source(error)
+        })
+    }
+
+    /// Replaces a document whole: a reader sees the old one or the new one.
+    pub(crate) fn write(&self, name: &str, document: &impl Serialize, durability: Durability) -> Result<()> {
+        let path = self.root.join(name);
+        let bytes = serde_json::to_vec(document).map_err(|error| {
+            Error::new(ErrorKind::Unexpected, format!("{name} cannot be written as JSON")).with_source(error)
+        })?;
+        let staged = self.stage(&path, &bytes, durability)?;
+        if let Err(error) = std::fs::rename(&staged, &path) {
+            let _ = std::fs::remove_file(&staged);
+            return Err(failed("write", &path, error));
+        }
+        if durability == Durability::Machine {
+            self.sync_parent(&path)?;
+        }
+        Ok(())
+    }
+
+    /// Removes a document; a missing one is no error.
+    pub(crate) fn remove(&self, name: &str) -> Result<()> {
+        let path = self.root.join(name);
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("remove", &path, error)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Lists the documents of a directory by name, without those that are being written.
+    pub(crate) fn names(&self, directory: &str) -> Result<Vec<String>> {
+        let path = self.root.join(directory);
+        let read = || -> io::Result<Vec<String>> {
+            let mut names = Vec::new();
+            for entry in std::fs::read_dir(&path)? {
+                if let Ok(name) = entry?.file_name().into_string()
+                    && !name.starts_with('.')
+                {
+                    names.push(name);
+                }
+            }
+            names.sort();
+            Ok(names)
+        };
+        match read() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            listed => listed.map_err(|error| failed("list", &path, error)),
+        }
+    }
+
+    fn stage(&self, path: &Path, bytes: &[u8], durability: Durability) -> Result<PathBuf> {
+        let number = self.staged.fetch_add(1, Ordering::Relaxed);
+        let staged = path.with_file_name(format!(".{}.{number}.new", std::process::id()));
+        let write = || -> io::Result<()> {
+            // One of an earlier process of this number, which died while it wrote.
+            let mut options = OpenOptions::new();
+            let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&staged)?;
+            file.write_all(bytes)?;
+            if durability == Durability::Machine { file.sync_all() } else { Ok(()) }
+        };
+        write().map_err(|error| {
+            let _ = std::fs::remove_file(&staged);
+            failed("write", path, error)
+        })?;
+        Ok(staged)
+    }
+
+    fn sync_parent(&self, path: &Path) -> Result<()> {
+        let parent = path.parent().unwrap_or(&self.root);
+        File::open(parent).and_then(|parent| parent.sync_all()).map_err(|error| failed("sync", parent, error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_document_is_read_back_listed_and_removed() {
+        let home = tempfile::tempdir().unwrap();
+        let store = Store::open(home.path()).unwrap();
+        store.make_dir("things").unwrap();
+        assert_eq!(store.read::<Vec<u8>>("things/a").unwrap(), None);
+        store.write("things/a", &vec![1_u8], Durability::Machine).unwrap();
+        store.write("things/a", &vec![2_u8], Durability::Process).unwrap();
+        assert_eq!(store.read::<Vec<u8>>("things/a").unwrap(), Some(vec![2]));
+        assert_eq!(store.names("things").unwrap(), ["a"]);
+        store.remove("things/a").unwrap();
+        store.remove("things/a").unwrap();
+        assert_eq!(store.names("things").unwrap(), [""; 0]);
+    }
+
+    #[test]
+    fn a_document_of_another_form_is_an_error_and_not_none() {
+        let home = tempfile::tempdir().unwrap();
+        let store = Store::open(home.path()).unwrap();
+        std::fs::write(home.path().join("a"), "{").unwrap();
+        assert_eq!(store.read::<u8>("a").unwrap_err().kind(), ErrorKind::Unexpected);
+    }
+
+    #[test]
+    fn the_secret_is_drawn_once() {
+        let home = tempfile::tempdir().unwrap();
+        let secret = Store::open(home.path()).unwrap().secret().unwrap();
+        assert_eq!(Store::open(home.path()).unwrap().secret().unwrap(), secret);
+        assert_ne!(secret, [0; SECRET_BYTES]);
+    }
+}
