@@ -21,6 +21,9 @@ impl fmt::Debug for dyn PortStream {
     }
 }
 
+/// The port that reaches the in-sandbox daemon by [`SandboxHandle::dial`]: the one that E2B's envd listens on.
+pub const DAEMON_PORT: u16 = 49983;
+
 /// A connected sandbox: what happens inside it. What providers return; users hold a [`crate::Sandbox`].
 ///
 /// Each method is the widest form; shorthands are in [`crate::SandboxHandleExt`]. Dropping a handle leaves the sandbox
@@ -125,6 +128,9 @@ pub trait SandboxHandle: fmt::Debug + Send + Sync + 'static {
     async fn watch(&self, path: &str, options: WatchOptions) -> Result<ResultStream<WatchEvent>>;
 
     /// Connects to a TCP port inside the sandbox, from inside.
+    ///
+    /// [`DAEMON_PORT`] is the in-sandbox daemon itself, where the inside has one: the stream takes its plain HTTP. A
+    /// program of the sandbox that listens on that number is not reached by it, and so cannot pose as the daemon.
     ///
     /// # Errors
     /// [`crate::ErrorKind::NotFound`] with reason `port_closed` when nothing listens there;

@@ -44,7 +44,7 @@ pub use files::{
     Download, EntryInfo, FileOptions, FileType, ListOptions, ReadOptions, WatchEvent, WatchEventKind,
     WatchOptions, WriteOptions,
 };
-pub use handle::{PortStream, SandboxHandle};
+pub use handle::{DAEMON_PORT, PortStream, SandboxHandle};
 pub use hooks::{
     DEFAULT_HOOK_DEADLINE, FreshFile, Hooks, PersistHook, REASON_HOOK, RestoreReason, RestoreReport, Start,
 };

@@ -7,7 +7,7 @@ mod inside;
 use std::net::TcpListener;
 
 use inside::{Home, Who};
-use sandhold_core::{ProcessSpec, SandboxHandle};
+use sandhold_core::{DAEMON_PORT, ProcessEvent, ProcessSpec, SandboxHandle};
 use sandhold_local::Network;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -97,5 +97,27 @@ tried("unix", lambda: socket.socketpair())
         let expected =
             "tcp EACCES\nudp EPERM\nudp6 EPERM\nraw EPERM\nmptcp EPERM\nfast open EPERM\nunix worked\n";
         assert_eq!(text, expected);
+    }
+}
+
+#[tokio::test]
+async fn the_daemons_port_is_the_daemon_whatever_listens_on_it_inside() {
+    let Some(homes) = everybody() else { return };
+    for home in homes {
+        let sandbox = home.start(home.spec("daemon-port"));
+        let script = "import socket\n\
+            s = socket.create_server((\"127.0.0.1\", 49983))\n\
+            print(\"listening\", flush=True)\n\
+            while True: s.accept()[0].sendall(b\"HTTP/1.1 200 OK\\r\\nContent-Length: 7\\r\\n\\r\\nspoofed\")\n";
+        let mut impostor = sandbox.handle().start(ProcessSpec::argv(PYTHON, ["-c", script])).await.unwrap();
+        let said = impostor.next_event().await.unwrap();
+        assert!(matches!(said, Some(ProcessEvent::Output { .. })), "{said:?}");
+        let mut stream = sandbox.handle().dial(DAEMON_PORT).await.unwrap();
+        let request = b"GET /sandhold/info HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+        stream.write_all(request).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        assert!(answer.contains("\"id\":\"daemon-port\"") && !answer.contains("spoofed"), "{answer}");
     }
 }

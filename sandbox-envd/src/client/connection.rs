@@ -307,6 +307,14 @@ impl Pool {
         }
     }
 
+    /// Opens a connection for whoever speaks on it himself.
+    pub(crate) async fn raw(&self) -> Result<Box<dyn PortStream>, Fault> {
+        let opened = tokio::time::timeout(self.connect_timeout, self.transport.open()).await;
+        opened
+            .map_err(|elapsed| Fault::new(FaultKind::Unsent, elapsed))?
+            .map_err(|error| Fault::new(FaultKind::Unsent, error))
+    }
+
     async fn open(&self) -> Result<Line, Fault> {
         let opening = async {
             let stream = self.transport.open().await.map_err(BoxError::from)?;

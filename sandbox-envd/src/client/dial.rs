@@ -4,7 +4,7 @@ use http::header::{CONNECTION, HeaderValue, UPGRADE};
 use http::{Method, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use hyper_util::rt::TokioIo;
-use sandhold_core::{Error, ErrorKind, PortStream, Result};
+use sandhold_core::{DAEMON_PORT, Error, ErrorKind, PortStream, Result};
 
 use crate::client::connection::{Fault, FaultKind, RequestBody};
 use crate::client::fault::Effect;
@@ -33,6 +33,10 @@ impl EnvdHandle {
     async fn try_dial(&self, port: u16) -> Result<Box<dyn PortStream>> {
         let call = self.call("dial", Effect::None);
         let client = self.client();
+        if port == DAEMON_PORT {
+            // Not through the inside, where a program of the sandbox may have the port.
+            return client.pool().raw().await.map_err(|fault| call.fault(fault));
+        }
         let path = format!("/sandhold/ports/{port}");
         let mut request = client.request(Method::GET, &path, RequestBody::Whole(None))?;
         request.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
