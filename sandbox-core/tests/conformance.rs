@@ -45,7 +45,7 @@ macro_rules! over {
                 Fake::new($options, $wrap)
             }
 
-            sandhold_core::provider_conformance!(fixture, verbs, commands, files, watch, ports, ending);
+            sandhold_core::provider_conformance!(fixture, verbs, memory, commands, files, watch, ports, ending);
         }
     )+};
 }
@@ -63,6 +63,7 @@ over! {
     without_memory: FakeOptions::default().without_memory(), |fake| Arc::new(fake);
     bare: FakeOptions::default().with_capabilities(|can| {
         can.pause = false;
+        can.pause_without_memory = false;
         can.lease = false;
         can.dial = false;
         can.retained_output = false;

@@ -106,6 +106,11 @@ impl Helper {
         self.settle("recover", directory, timeout).await
     }
 
+    /// Ends all processes of the sandbox and keeps its files.
+    pub(crate) async fn stop(&self, directory: &Path, timeout: Duration) -> Result<Found> {
+        self.settle("stop", directory, timeout).await
+    }
+
     /// Decides, durably, that the sandbox ends, and removes everything of it.
     pub(crate) async fn destroy(&self, directory: &Path, timeout: Duration) -> Result<Found> {
         self.settle("destroy", directory, timeout).await

@@ -18,7 +18,7 @@ use crate::cleanup;
 use crate::config::LocalConfig;
 use crate::control::{Info, State};
 use crate::launch::Helper;
-use crate::record::Record;
+use crate::record::{Record, Upper};
 use crate::registration::{self, Registration};
 use crate::state_dir::{ChangeLock, StateDir};
 use crate::{link, requirement, state_dir};
@@ -167,6 +167,7 @@ impl Inner {
                 },
                 Some(live),
             ),
+            Look::Stopped if registration.paused => (SandboxState::Paused, None),
             Look::Stopped => (SandboxState::Stopped, None),
             Look::Between => (SandboxState::Transitioning, None),
         };
@@ -252,7 +253,7 @@ impl Inner {
         options: ConnectOptions,
     ) -> Result<(EnvdHandle, Option<Memory>)> {
         let deadline = Instant::now() + options.deadline.min(LONGEST_DEADLINE);
-        let Some((_, registration)) = self.record(id).await? else { return Err(gone(id)) };
+        let Some((record, registration)) = self.record(id).await? else { return Err(gone(id)) };
         if let Some(wanted) = &options.generation
             && *wanted != registration.tags.generation
         {
@@ -263,11 +264,15 @@ impl Inner {
         }
         let handle = self.handle(id, &registration)?;
         let user = &registration.spec.user;
+        let anew = options.memory == Memory::Lost;
+        if anew {
+            keeps_files(&record, id)?;
+        }
         let mut resumed = None;
         // A running one is connected to without a lock.
         if !matches!(self.look(id, user).await?, Look::Running(live) if live.state == State::Running) {
             let Some(lock) = self.home.lock(id, deadline).await? else { return Err(gone(id)) };
-            resumed = self.wake(id, &handle, user, options.lease, deadline).await?;
+            resumed = self.wake(id, &handle, user, (options.lease, anew), deadline).await?;
             drop(lock);
         }
         if let Some(lease) = options.lease {
@@ -276,19 +281,23 @@ impl Inner {
         Ok((handle, resumed))
     }
 
-    /// Brings a sandbox to run, under its lock; says what was kept when it was not running.
+    /// Brings a sandbox to run, under its lock; says what was kept when it was not running. `anew` gives up the
+    /// processes of a frozen one.
     async fn wake(
         &self,
         id: &SandboxId,
         handle: &EnvdHandle,
         user: &str,
-        lease: Option<Duration>,
+        (lease, anew): (Option<Duration>, bool),
         deadline: Instant,
     ) -> Result<Option<Memory>> {
         let directory = self.directory(id)?;
         loop {
             match self.look(id, user).await? {
                 Look::Gone => return Err(gone(id)),
+                Look::Running(live) if live.state == State::Paused && anew => {
+                    self.helper.stop(&directory, REMOVE_TIMEOUT).await?;
+                }
                 Look::Running(live) if live.state == State::Paused => {
                     link::thaw(handle.client(), lease).await?;
                     return Ok(Some(Memory::Kept));
@@ -324,9 +333,12 @@ impl Inner {
         }
     }
 
-    async fn pause(&self, id: &SandboxId) -> Result<PauseOutcome> {
+    async fn pause(&self, id: &SandboxId, memory: Memory) -> Result<PauseOutcome> {
         let deadline = Instant::now() + CHANGE_WAIT;
-        let Some((_, registration)) = self.record(id).await? else { return Err(gone(id)) };
+        let Some((record, registration)) = self.record(id).await? else { return Err(gone(id)) };
+        if memory == Memory::Lost {
+            keeps_files(&record, id)?;
+        }
         let Some(lock) = self.home.lock(id, deadline).await? else { return Err(gone(id)) };
         let client = link::client(&self.directory(id)?, &registration.spec.user)?;
         let outcome = loop {
@@ -334,6 +346,10 @@ impl Inner {
                 Look::Gone => return Err(gone(id)),
                 // Its processes are lost already, and its files are at rest.
                 Look::Stopped => break PauseOutcome::AlreadyPaused,
+                Look::Running(live) if memory == Memory::Lost && live.state == State::Running => {
+                    self.stop(id).await?;
+                    break PauseOutcome::Paused;
+                }
                 // Asked also when it says that it is paused: it may be in the middle of it, and answers at the end.
                 Look::Running(_) => {
                     break if link::freeze(&client).await? {
@@ -354,6 +370,15 @@ impl Inner {
         };
         drop(lock);
         Ok(outcome)
+    }
+
+    /// Ends the processes of a sandbox, under its lock, and returns once its files are on disk.
+    async fn stop(&self, id: &SandboxId) -> Result<()> {
+        let directory = self.directory(id)?;
+        let there = directory.clone();
+        blocking(move || registration::note_pause(&there)).await?;
+        self.helper.stop(&directory, REMOVE_TIMEOUT).await?;
+        blocking(move || state_dir::sync_files(&directory)).await
     }
 
     async fn destroy(&self, id: &SandboxId) -> Result<DestroyOutcome> {
@@ -468,6 +493,15 @@ impl Inner {
     }
 }
 
+/// Refuses to end the processes of a sandbox whose files would end with them.
+fn keeps_files(record: &Record, id: &SandboxId) -> Result<()> {
+    if let Upper::Disk = record.spec.upper {
+        return Ok(());
+    }
+    let message = "the files of this sandbox are in memory and end with its processes; keep the processes";
+    Err(Error::new(ErrorKind::Unsupported, message).with_reason("in_memory").with_context("id", id))
+}
+
 fn gone(id: &SandboxId) -> Error {
     Error::new(ErrorKind::Gone, "the sandbox does not exist").with_context("id", id)
 }
@@ -495,6 +529,7 @@ impl SandboxProvider for LocalProvider {
         capabilities.tags = true;
         capabilities.pause = true;
         capabilities.pause_keeps_memory = true;
+        capabilities.pause_without_memory = true;
         capabilities.lease = true;
         capabilities.dial = true;
         capabilities.retained_output = true;
@@ -512,9 +547,6 @@ impl SandboxProvider for LocalProvider {
     }
 
     async fn connect_opts(&self, id: &SandboxId, options: ConnectOptions) -> Result<Connection> {
-        if options.memory == Memory::Lost {
-            return Err(Error::unsupported(NAME, "connect without memory"));
-        }
         let (handle, resumed) =
             self.0.connect(id, options).await.map_err(|error| error.at(NAME, "connect"))?;
         Ok(Connection::new(Arc::new(handle), resumed))
@@ -531,10 +563,7 @@ impl SandboxProvider for LocalProvider {
     }
 
     async fn pause_opts(&self, id: &SandboxId, options: PauseOptions) -> Result<PauseOutcome> {
-        if options.memory == Memory::Lost {
-            return Err(Error::unsupported(NAME, "pause without memory"));
-        }
-        self.0.pause(id).await.map_err(|error| error.at(NAME, "pause"))
+        self.0.pause(id, options.memory).await.map_err(|error| error.at(NAME, "pause"))
     }
 
     async fn destroy(&self, id: &SandboxId) -> Result<DestroyOutcome> {

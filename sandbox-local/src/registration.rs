@@ -28,6 +28,9 @@ pub(crate) struct Registration {
     /// When it was last started again after its processes were lost.
     #[serde(default)]
     pub(crate) resumed_at: Option<SystemTime>,
+    /// Whether it does not run because somebody paused it and asked for its files only.
+    #[serde(default)]
+    pub(crate) paused: bool,
 }
 
 /// The id of an attempt's sandbox: the same attempt always makes the same one.
@@ -49,6 +52,7 @@ impl Registration {
             spec: options.spec.clone(),
             created_at: SystemTime::now(),
             resumed_at: None,
+            paused: false,
         }
     }
 
@@ -165,8 +169,20 @@ pub(crate) fn load(directory: &Path) -> Result<Option<(Record, Registration)>> {
 
 /// Writes down that a sandbox is started again.
 pub(crate) fn note_resume(directory: &Path) -> Result<()> {
-    if let Some((mut record, mut registration)) = load(directory)? {
+    change(directory, |registration| {
         registration.resumed_at = Some(SystemTime::now());
+        registration.paused = false;
+    })
+}
+
+/// Writes down that the processes of a sandbox are about to be ended by a pause.
+pub(crate) fn note_pause(directory: &Path) -> Result<()> {
+    change(directory, |registration| registration.paused = true)
+}
+
+fn change(directory: &Path, change: impl FnOnce(&mut Registration)) -> Result<()> {
+    if let Some((mut record, mut registration)) = load(directory)? {
+        change(&mut registration);
         registration.put(&mut record)?;
         record.save(directory).map_err(Error::from)?;
     }

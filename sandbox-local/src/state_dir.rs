@@ -328,6 +328,13 @@ fn try_lock(directory: &Path) -> Result<Option<Option<ChangeLock>>> {
     }
 }
 
+/// Waits until everything that the sandbox wrote is on disk.
+pub(crate) fn sync_files(directory: &Path) -> Result<()> {
+    File::open(directory)
+        .and_then(|there| Ok(rustix::fs::syncfs(there)?))
+        .map_err(|error| failed("sync", directory, error))
+}
+
 /// Removes the directory of a sandbox that has ended, and of which only the reason is left.
 pub(crate) fn remove_ended(directory: &Path) -> Result<()> {
     if is_ended(directory) {

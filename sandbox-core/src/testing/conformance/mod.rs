@@ -8,6 +8,7 @@
 pub mod commands;
 pub mod ending;
 pub mod files;
+pub mod memory;
 pub mod ports;
 pub mod processes;
 mod stage;
@@ -25,6 +26,7 @@ pub use stage::{Fixture, Stage, eventually, run, within};
 /// | group | what the rules are about | what they need in the sandbox |
 /// |---|---|---|
 /// | `verbs` | find, connect, create, list, pause, destroy, leases | `true`, `sleep` |
+/// | `memory` | pauses and connects that keep files only | `sleep` |
 /// | `commands` | exits, input, variables, attach, kept output | `cat`, `echo`, `printenv`, `sleep`, `sh` |
 /// | `processes` | exact bytes, trees, deadlines, terminals | a real `/bin/sh`, `/proc`, the usual programs |
 /// | `files` | read, write, list, rename, remove, metadata | |
@@ -42,7 +44,7 @@ pub use stage::{Fixture, Stage, eventually, run, within};
 #[macro_export]
 macro_rules! provider_conformance {
     ($fixture:path) => {
-        $crate::provider_conformance!($fixture, verbs, commands, processes, files, watch, ports, ending);
+        $crate::provider_conformance!($fixture, verbs, memory, commands, processes, files, watch, ports, ending);
     };
     ($fixture:path, $($group:ident),+ $(,)?) => {
         $($crate::provider_conformance!(@ $group $fixture);)+
@@ -89,6 +91,14 @@ macro_rules! provider_conformance {
             concurrent_creates_of_one_attempt_yield_one_sandbox,
             a_fresh_provider_value_sees_what_another_made,
             dropping_a_handle_leaves_the_sandbox_alone,
+        );
+    };
+    (@ memory $fixture:path) => {
+        $crate::provider_conformance!(@@ memory $fixture:
+            a_pause_without_memory_keeps_the_files_and_ends_the_processes,
+            a_connect_without_memory_starts_a_paused_sandbox_anew,
+            a_connect_without_memory_leaves_a_running_sandbox_alone,
+            memory_cannot_be_given_up_without_the_capability,
         );
     };
     (@ commands $fixture:path) => {
@@ -205,6 +215,7 @@ mod tests {
             include_str!("commands.rs"),
             include_str!("ending.rs"),
             include_str!("files.rs"),
+            include_str!("memory.rs"),
             include_str!("ports.rs"),
             include_str!("processes.rs"),
             include_str!("verbs.rs"),

@@ -59,8 +59,9 @@ impl ProcessTable {
         self.processes.remove(&pid);
     }
 
-    pub(super) fn kill_all(&self) {
-        for process in self.processes.values() {
+    /// Ends all, and with them what was kept of those that had ended.
+    pub(super) fn kill_all(&mut self) {
+        for process in std::mem::take(&mut self.processes).into_values() {
             process.send(Signal::KILL);
         }
     }
