@@ -30,6 +30,6 @@ pub use client::{
 };
 #[cfg(feature = "daemon")]
 pub use daemon::{
-    Body, ChildSetup, ChildUser, Daemon, DaemonConfig, ENVD_VERSION, ExtraRoutes, Guest, GuestCommand,
-    GuestExit, Listener, UserMode, remove_tree,
+    Body, ChildSetup, ChildUser, Daemon, DaemonConfig, ENVD_VERSION, ExtraRoutes, FileAccess, FileOperation,
+    Guest, GuestCommand, GuestExit, Listener, UNAUTHORIZED_MESSAGE, UserMode, remove_tree,
 };

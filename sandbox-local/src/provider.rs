@@ -435,6 +435,12 @@ impl Inner {
             registration.matches(&filter)
                 && attempt.as_ref().is_none_or(|attempt| registration.tags.attempt == *attempt)
         };
+        if let Some(attempt) = &attempt {
+            // The attempt says which one it can only be.
+            let Ok(id) = registration::id_of(attempt) else { return Ok(Vec::new()) };
+            let there = self.record(&id).await?.is_some_and(|(_, registration)| wanted(&registration));
+            return Ok(if there { self.info(&id).await?.into_iter().collect() } else { Vec::new() });
+        }
         let mut found = Vec::new();
         for (id, registration) in self.registrations().await? {
             // Only the wanted ones are asked how they are.

@@ -34,8 +34,14 @@ pub(crate) struct Registration {
 }
 
 /// The id of an attempt's sandbox: the same attempt always makes the same one.
+///
+/// An attempt in the form of E2B's ids (`i` and 20 letters or digits) is the id itself: a server that speaks E2B's
+/// protocol chooses the id that its clients, and the inside of the sandbox, see.
 pub(crate) fn id_of(attempt: &Attempt) -> Result<SandboxId> {
-    let id = format!("sb-{attempt}");
+    let text = attempt.as_str();
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let is_e2b = text.len() == 21 && text.starts_with('i') && text.bytes().all(plain);
+    let id = if is_e2b { text.to_owned() } else { format!("sb-{attempt}") };
     if is_leaf(&id) {
         return Ok(SandboxId::new(id));
     }

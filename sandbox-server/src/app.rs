@@ -6,6 +6,9 @@ use sandhold_core::{Error, ErrorKind, Result, SandboxProvider};
 
 use crate::config::ServerConfig;
 use crate::guard::Guard;
+use crate::machine::Machine;
+use crate::samples;
+use crate::sandboxes::{Flights, Index};
 use crate::store::Store;
 use crate::tokens::Tokens;
 
@@ -17,6 +20,9 @@ pub(crate) struct App {
     pub(crate) guard: Guard,
     pub(crate) store: Arc<Store>,
     pub(crate) tokens: Tokens,
+    pub(crate) machine: Machine,
+    pub(crate) sandboxes: Index,
+    pub(crate) flights: Flights,
 }
 
 impl App {
@@ -29,7 +35,21 @@ impl App {
         })
         .await?;
         let guard = Guard::new(&config.allowed_hosts);
-        Ok(Arc::new(Self { config, provider, guard, store: Arc::new(store), tokens: Tokens::new(&secret) }))
+        let app = Arc::new(Self {
+            config,
+            provider,
+            guard,
+            store: Arc::new(store),
+            tokens: Tokens::new(&secret),
+            machine: Machine::look(),
+            sandboxes: Index::default(),
+            flights: Flights::default(),
+        });
+        app.find_sandboxes().await?;
+        if app.provider.capabilities().metrics {
+            tokio::spawn(samples::measure(Arc::downgrade(&app)));
+        }
+        Ok(app)
     }
 }
 

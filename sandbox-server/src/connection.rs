@@ -39,6 +39,11 @@ impl Connection {
     pub(crate) fn abort(&self) {
         self.drop_it.notify_one();
     }
+
+    /// Waits until it is to be dropped; for what took it over from HTTP.
+    pub(crate) async fn aborted(&self) {
+        self.drop_it.notified().await;
+    }
 }
 
 /// Accepts until `stop`, then lets requests in flight end within their grace.

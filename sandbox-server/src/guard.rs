@@ -19,13 +19,18 @@ impl Guard {
         Self { allowed: allowed.iter().map(|name| name.trim().to_ascii_lowercase()).collect() }
     }
 
-    /// Refuses a request to, or from a page of, a name that is not this server's. `local` is the address of this end
-    /// of the connection, where it could be read.
-    pub(crate) fn refusal(&self, host: &str, headers: &HeaderMap, local: Option<IpAddr>) -> Option<Response> {
-        if !self.is_own(host, local) {
-            let message = format!("this server does not go by {host:?}; allow the name by --allow-host");
-            return Some(ApiError::new(StatusCode::MISDIRECTED_REQUEST, message).into_response());
-        }
+    /// Refuses a request to a name that is not this server's. `local` is the address of this end of the connection,
+    /// where it could be read.
+    pub(crate) fn host_refusal(&self, host: &str, local: Option<IpAddr>) -> Option<Response> {
+        (!self.is_own(host, local)).then(|| {
+            let shown: String = host.chars().take(128).collect();
+            let message = format!("this server does not go by {shown:?}; allow the name by --allow-host");
+            ApiError::new(StatusCode::MISDIRECTED_REQUEST, message).into_response()
+        })
+    }
+
+    /// Refuses a request that a page of another host made.
+    pub(crate) fn origin_refusal(&self, headers: &HeaderMap, local: Option<IpAddr>) -> Option<Response> {
         let origin = headers.get(header::ORIGIN)?;
         let from = origin.to_str().ok().and_then(|origin| origin.parse::<Uri>().ok());
         let own = from.as_ref().and_then(Uri::host).is_some_and(|from| self.is_own(from, local));
@@ -68,7 +73,8 @@ mod tests {
         }
         let local = Some(IpAddr::from([192, 168, 1, 7]));
         let guard = Guard::new(&["Box.example".to_owned()]);
-        guard.refusal(host, &headers, local).map(|response| response.status().as_u16())
+        let refusal = guard.host_refusal(host, local).or_else(|| guard.origin_refusal(&headers, local));
+        refusal.map(|response| response.status().as_u16())
     }
 
     #[test]

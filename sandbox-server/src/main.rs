@@ -2,7 +2,7 @@
 
 mod args;
 
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -22,7 +22,12 @@ fn main() -> ExitCode {
         Err(problem) => return say(&mut std::io::stderr(), &format!("sandhold-server: {problem}"), 2.into()),
     };
     let filter = EnvFilter::try_from_env("SANDHOLD_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        .init();
     let run = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()

@@ -7,7 +7,7 @@ use std::time::Instant;
 use axum::Router;
 use axum::body::Body;
 use axum::response::IntoResponse;
-use http::{Request, Response};
+use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use sandhold_core::{Error, ErrorKind, Result, SandboxProvider};
 use tokio::net::TcpListener;
@@ -17,7 +17,7 @@ use crate::app::App;
 use crate::config::ServerConfig;
 use crate::connection::{self, Connection};
 use crate::error::ApiError;
-use crate::{api, guard};
+use crate::{api, guard, proxy};
 
 /// An E2B-compatible server over a provider.
 #[derive(Debug)]
@@ -87,7 +87,7 @@ async fn logged(
 }
 
 async fn answer(
-    app: &App,
+    app: &Arc<App>,
     mut router: Router,
     request: Request<Incoming>,
     connection: Connection,
@@ -95,7 +95,27 @@ async fn answer(
     let Some(host) = guard::host_of(request.uri(), request.headers()) else {
         return ApiError::bad_request("the header Host is missing or not valid").into_response();
     };
-    if let Some(refusal) = app.guard.refusal(&host, request.headers(), connection.local) {
+    // A host that names a sandbox leads into it by any domain, and nowhere else.
+    match proxy::named_by_host(&host) {
+        Some(Ok(target)) => return proxy::answer(app, target, request, &connection).await,
+        Some(Err(message)) => return proxy::bad_target(message),
+        None => {}
+    }
+    if let Some(refusal) = app.guard.host_refusal(&host, connection.local) {
+        return refusal;
+    }
+    match proxy::named_by_headers(request.headers()) {
+        Some(Ok(target)) => return proxy::answer(app, target, request, &connection).await,
+        Some(Err(message)) => return proxy::bad_target(message),
+        None => {}
+    }
+    if proxy::is_signed(request.uri(), request.headers()) {
+        return match proxy::owner_of(app, request.method(), request.uri()).await {
+            Some(target) => proxy::answer(app, target, request, &connection).await,
+            None => ApiError::new(StatusCode::UNAUTHORIZED, "invalid signature").into_response(),
+        };
+    }
+    if let Some(refusal) = app.guard.origin_refusal(request.headers(), connection.local) {
         return refusal;
     }
     match router.call(request).await {

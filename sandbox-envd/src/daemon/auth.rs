@@ -9,7 +9,11 @@ use crate::daemon::http::{Body, json_error};
 use crate::daemon::state::State;
 
 /// The header that carries the access token.
-const ACCESS_TOKEN: &str = "x-access-token";
+pub(crate) const ACCESS_TOKEN: &str = "x-access-token";
+
+/// The message of the 401 answer to a request without the right token.
+pub const UNAUTHORIZED_MESSAGE: &str =
+    "unauthorized access, please provide a valid access token or method signing if supported";
 
 /// Says whether a request may do what needs the token: it carries it, or none is set.
 pub(crate) fn token_matches(state: &State, headers: &HeaderMap) -> bool {
@@ -28,8 +32,7 @@ pub(crate) fn same_secret(given: &[u8], secret: &[u8]) -> bool {
 
 /// The answer to a request without the right token.
 pub(crate) fn unauthorized() -> Response<Body> {
-    let message = "unauthorized access, please provide a valid access token or method signing if supported";
-    json_error(StatusCode::UNAUTHORIZED, message)
+    json_error(StatusCode::UNAUTHORIZED, UNAUTHORIZED_MESSAGE)
 }
 
 /// Returns the user named in `Authorization: Basic`, whose password is ignored; an empty name is none.

@@ -15,6 +15,8 @@ mod tunnel;
 mod users;
 mod watch;
 
+pub use self::auth::UNAUTHORIZED_MESSAGE;
+pub use self::files::{FileAccess, FileOperation};
 pub use self::fs::remove_tree;
 pub use self::http::{Body, ExtraRoutes};
 pub use self::process::{Guest, GuestCommand, GuestExit};

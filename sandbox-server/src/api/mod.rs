@@ -1,5 +1,7 @@
 //! The control plane: E2B's REST routes.
 
+mod sandboxes;
+
 use std::sync::Arc;
 
 use axum::routing::get;
@@ -8,11 +10,11 @@ use http::{Method, StatusCode, Uri};
 
 use crate::app::App;
 use crate::auth;
-use crate::error::ApiError;
+use crate::error::{ApiError, ApiResult};
 
 /// Routes that need an API key; each part of the API adds its own here.
 fn keyed() -> Router<Arc<App>> {
-    Router::new()
+    Router::new().merge(sandboxes::routes())
 }
 
 /// Routes that anybody may ask for, or that check credentials of their own.
@@ -24,7 +26,7 @@ fn open() -> Router<Arc<App>> {
 pub(crate) fn router(app: Arc<App>) -> Router {
     let checked = middleware::from_fn_with_state(Arc::clone(&app), auth::with_api_key);
     keyed()
-        .layer(checked)
+        .route_layer(checked)
         .merge(open())
         .fallback(no_route)
         .method_not_allowed_fallback(wrong_method)
@@ -42,4 +44,17 @@ async fn no_route(uri: Uri) -> ApiError {
 async fn wrong_method(method: Method, uri: Uri) -> ApiError {
     let message = format!("method {method} is not allowed for {}", uri.path());
     ApiError::new(StatusCode::METHOD_NOT_ALLOWED, message)
+}
+
+/// Runs a change to its end, also when the client that asked for it is gone: half a change helps nobody.
+pub(crate) async fn to_the_end<T: Send + 'static>(
+    change: impl Future<Output = ApiResult<T>> + Send + 'static,
+) -> ApiResult<T> {
+    match tokio::spawn(change).await {
+        Ok(done) => done,
+        Err(error) => {
+            tracing::error!(%error, "a change broke off");
+            Err(ApiError::internal("the change broke off; look at what became of it"))
+        }
+    }
 }

@@ -26,7 +26,7 @@ use tokio::task::JoinHandle;
 
 use crate::daemon::files::failure::Failure;
 use crate::daemon::files::negotiate::{self, Condition, Encoding, Part};
-use crate::daemon::files::{Query, actor, media};
+use crate::daemon::files::{FileAccess, actor, media};
 use crate::daemon::fs as files;
 use crate::daemon::http::{self as plain, Body};
 use crate::daemon::state::State;
@@ -37,7 +37,7 @@ const CHUNK: usize = 512 * 1024;
 /// Answers `GET` or `HEAD /files`, whose caller was authorized.
 pub(super) async fn download(
     state: &Arc<State>,
-    query: Query,
+    query: FileAccess,
     method: &Method,
     headers: &HeaderMap,
 ) -> Result<Response<Body>, Failure> {

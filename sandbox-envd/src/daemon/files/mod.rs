@@ -16,7 +16,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use hyper::body::Incoming;
 
 use self::failure::Failure;
-use self::signature::{Operation, Signed};
+pub use self::signature::{FileAccess, FileOperation};
+use crate::daemon::auth;
 use crate::daemon::fs::Actor;
 use crate::daemon::http::Body;
 use crate::daemon::state::State;
@@ -36,11 +37,11 @@ async fn route(state: &Arc<State>, request: Request<Incoming>) -> Result<Respons
     };
     match (path, method) {
         ("/files", &Method::GET | &Method::HEAD) => {
-            let query = Query::authorized(state, &request, Operation::Read)?;
+            let query = authorized(state, &request, FileOperation::Read)?;
             download::download(state, query, request.method(), request.headers()).await
         }
         ("/files", &Method::POST) => {
-            let query = Query::authorized(state, &request, Operation::Write)?;
+            let query = authorized(state, &request, FileOperation::Write)?;
             let (head, body) = request.into_parts();
             upload::upload(state, query, &head.headers, body).await
         }
@@ -50,44 +51,20 @@ async fn route(state: &Arc<State>, request: Request<Incoming>) -> Result<Respons
     }
 }
 
-/// The query of `/files`.
-#[derive(Debug, Default)]
-struct Query {
-    path: Option<String>,
-    username: Option<String>,
-}
-
-impl Query {
-    /// Reads the query of a request whose caller may do `operation`.
-    fn authorized(state: &State, request: &Request<Incoming>, operation: Operation) -> Result<Self, Failure> {
-        let mut query = Self::default();
-        let (mut signature, mut expiration) = (None, None);
-        let pairs = form_urlencoded::parse(request.uri().query().unwrap_or_default().as_bytes());
-        for (name, value) in pairs {
-            let slot = match name.as_ref() {
-                "path" => &mut query.path,
-                "username" => &mut query.username,
-                "signature" => &mut signature,
-                "signature_expiration" => &mut expiration,
-                _ => continue,
-            };
-            // The first of several counts, as in Go.
-            slot.get_or_insert_with(|| value.into_owned());
-        }
-        let signed = Signed {
-            path: query.path.as_deref().unwrap_or_default(),
-            operation,
-            username: query.username.as_deref().unwrap_or_default(),
-            signature: signature.as_deref(),
-            expiration: expiration.as_deref(),
-        };
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        let header = request.headers().get("x-access-token").map(|value| value.as_bytes());
-        let token = state.session(|session| session.access_token.clone());
-        signature::authorize(token.as_deref(), header, &signed, i64::try_from(now).unwrap_or(i64::MAX))
-            .map_err(|message| Failure::new(StatusCode::UNAUTHORIZED, message))?;
-        Ok(query)
-    }
+/// Reads the query of a request whose caller may do `operation`.
+fn authorized(
+    state: &State,
+    request: &Request<Incoming>,
+    operation: FileOperation,
+) -> Result<FileAccess, Failure> {
+    let access = FileAccess::from_query(request.uri().query().unwrap_or_default());
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let header = request.headers().get(auth::ACCESS_TOKEN).map(|value| value.as_bytes());
+    let token = state.session(|session| session.access_token.clone());
+    access
+        .authorize(token.as_deref(), header, operation, i64::try_from(now).unwrap_or(i64::MAX))
+        .map_err(|message| Failure::new(StatusCode::UNAUTHORIZED, message))?;
+    Ok(access)
 }
 
 /// The user of a request. Blocks.

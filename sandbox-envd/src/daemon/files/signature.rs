@@ -6,96 +6,147 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 use sha2::{Digest, Sha256};
 
+use crate::daemon::auth::same_secret;
+
 /// What a signature allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Operation {
+pub enum FileOperation {
+    /// Downloading the file.
     Read,
+    /// Uploading it.
     Write,
 }
 
-/// The parts of a request that a signature covers, as they stand in its query.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Signed<'a> {
-    pub(super) path: &'a str,
-    pub(super) operation: Operation,
-    pub(super) username: &'a str,
-    pub(super) signature: Option<&'a str>,
-    pub(super) expiration: Option<&'a str>,
+/// Who asks for a file: the parts of a `/files` query that say so, and that a signature covers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FileAccess {
+    /// The path exactly as in the query; empty where it has none.
+    pub path: Option<String>,
+    /// The user.
+    pub username: Option<String>,
+    signature: Option<String>,
+    expiration: Option<String>,
 }
 
-/// Checks who asks, in the order of E2B's envd: a token in the header decides alone; else the signature must
-/// be there, be right, and not be expired at `now` (Unix seconds).
-///
-/// The error is the message of the 401 answer.
-pub(super) fn authorize(
-    token: Option<&str>,
-    header: Option<&[u8]>,
-    request: &Signed<'_>,
-    now: i64,
-) -> Result<(), &'static str> {
-    let Some(token) = token else { return Ok(()) };
-    if let Some(header) = header {
-        let right = same(header, token.as_bytes());
-        return if right { Ok(()) } else { Err("access token present in header but does not match") };
+impl FileAccess {
+    /// Reads a query string. The first of several values counts, as in Go.
+    #[must_use]
+    pub fn from_query(query: &str) -> Self {
+        let mut access = Self::default();
+        for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+            let slot = match name.as_ref() {
+                "path" => &mut access.path,
+                "username" => &mut access.username,
+                "signature" => &mut access.signature,
+                "signature_expiration" => &mut access.expiration,
+                _ => continue,
+            };
+            slot.get_or_insert_with(|| value.into_owned());
+        }
+        access
     }
-    let Some(signature) = request.signature else {
-        return Err("missing signature query parameter");
-    };
-    let expiration = match request.expiration {
-        None => None,
-        Some(text) => Some(text.parse::<i64>().map_err(|_| "invalid signature expiration")?),
-    };
-    if !same(signature.as_bytes(), sign(token, request, expiration).as_bytes()) {
-        return Err("invalid signature");
-    }
-    match expiration {
-        Some(expiration) if expiration < now => Err("signature is already expired"),
-        _ => Ok(()),
-    }
-}
 
-/// Signature version 1: `v1_` and the unpadded base64 of
-/// `sha256(path ":" operation ":" user ":" token [":" expiration])`.
-fn sign(token: &str, request: &Signed<'_>, expiration: Option<i64>) -> String {
-    let operation = match request.operation {
-        Operation::Read => "read",
-        Operation::Write => "write",
-    };
-    let mut text = format!("{}:{operation}:{}:{token}", request.path, request.username);
-    if let Some(expiration) = expiration {
-        // Writing to a string cannot fail.
-        let _ = write!(text, ":{expiration}");
+    /// Tells whether the query carries a signature.
+    #[must_use]
+    pub fn is_signed(&self) -> bool {
+        self.signature.is_some()
     }
-    format!("v1_{}", STANDARD_NO_PAD.encode(Sha256::digest(text)))
-}
 
-/// Compares secrets in a time that does not tell how much of them agrees.
-fn same(a: &[u8], b: &[u8]) -> bool {
-    a.len() == b.len() && a.iter().zip(b).fold(0, |difference, (a, b)| difference | (a ^ b)) == 0
+    /// Checks who asks, in the order of E2B's envd: a token in the header decides alone; else the signature must
+    /// be there, be right, and not be expired at `now` (Unix seconds). Without a `token` of the sandbox everyone may.
+    ///
+    /// # Errors
+    /// The message of the 401 answer.
+    pub fn authorize(
+        &self,
+        token: Option<&str>,
+        header: Option<&[u8]>,
+        operation: FileOperation,
+        now: i64,
+    ) -> Result<(), &'static str> {
+        let Some(token) = token else { return Ok(()) };
+        if let Some(header) = header {
+            let right = same_secret(header, token.as_bytes());
+            return if right { Ok(()) } else { Err("access token present in header but does not match") };
+        }
+        if self.signature.is_none() {
+            return Err("missing signature query parameter");
+        }
+        let expiration = self.expiration()?;
+        if !self.is_signed_by(token, operation) {
+            return Err("invalid signature");
+        }
+        match expiration {
+            Some(expiration) if expiration < now => Err("signature is already expired"),
+            _ => Ok(()),
+        }
+    }
+
+    /// Tells whether the signature was made with this token, expired or not.
+    #[must_use]
+    pub fn is_signed_by(&self, token: &str, operation: FileOperation) -> bool {
+        let (Some(signature), Ok(expiration)) = (&self.signature, self.expiration()) else { return false };
+        same_secret(signature.as_bytes(), self.sign(token, operation, expiration).as_bytes())
+    }
+
+    fn expiration(&self) -> Result<Option<i64>, &'static str> {
+        let parsed = self.expiration.as_deref().map(str::parse);
+        parsed.transpose().map_err(|_| "invalid signature expiration")
+    }
+
+    /// Signature version 1: `v1_` and the unpadded base64 of
+    /// `sha256(path ":" operation ":" user ":" token [":" expiration])`.
+    fn sign(&self, token: &str, operation: FileOperation, expiration: Option<i64>) -> String {
+        let operation = match operation {
+            FileOperation::Read => "read",
+            FileOperation::Write => "write",
+        };
+        let (path, user) = (self.path.as_deref(), self.username.as_deref());
+        let mut text =
+            format!("{}:{operation}:{}:{token}", path.unwrap_or_default(), user.unwrap_or_default());
+        if let Some(expiration) = expiration {
+            // Writing to a string cannot fail.
+            let _ = write!(text, ":{expiration}");
+        }
+        format!("v1_{}", STANDARD_NO_PAD.encode(Sha256::digest(text)))
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::FileOperation::Read;
     use super::*;
 
     const TOKEN: &str = "0tQG31xiMp0IOQfaz9dcwi72L1CPo8e0";
     const VECTOR: &str = "v1_gUtH/s9YCJWgCizjfUxuWfhFE4QSydOWEIIvfLwDr6E";
 
-    fn request(signature: Option<&'static str>, expiration: Option<&'static str>) -> Signed<'static> {
-        let operation = Operation::Read;
-        Signed { path: "hello.txt", operation, username: "user", signature, expiration }
+    fn request(signature: Option<&str>, expiration: Option<&str>) -> FileAccess {
+        FileAccess {
+            path: Some("hello.txt".to_owned()),
+            username: Some("user".to_owned()),
+            signature: signature.map(str::to_owned),
+            expiration: expiration.map(str::to_owned),
+        }
     }
 
     #[test]
     fn the_published_vector_signs_and_authorizes() {
-        assert_eq!(sign(TOKEN, &request(None, None), None), VECTOR);
-        assert_eq!(authorize(Some(TOKEN), None, &request(Some(VECTOR), None), 0), Ok(()));
+        assert_eq!(request(None, None).sign(TOKEN, Read, None), VECTOR);
+        assert_eq!(request(Some(VECTOR), None).authorize(Some(TOKEN), None, Read, 0), Ok(()));
+    }
+
+    #[test]
+    fn a_query_is_read_with_the_first_of_several_values() {
+        let query =
+            "path=hello.txt&username=user&signature=v1_gUtH%2Fs9YCJWgCizjfUxuWfhFE4QSydOWEIIvfLwDr6E&path=x";
+        assert_eq!(FileAccess::from_query(query), request(Some(VECTOR), None));
+        assert!(!FileAccess::from_query("path=a").is_signed());
     }
 
     #[test]
     fn checks_follow_the_order_header_then_missing_then_mismatch_then_expired() {
         let ask = |header: Option<&[u8]>, signature, expiration| {
-            authorize(Some(TOKEN), header, &request(signature, expiration), 100)
+            request(signature, expiration).authorize(Some(TOKEN), header, Read, 100)
         };
         assert_eq!(ask(Some(TOKEN.as_bytes()), None, None), Ok(()));
         let wrong = Err("access token present in header but does not match");
@@ -107,15 +158,17 @@ mod tests {
     }
 
     #[test]
-    fn a_right_signature_ends_after_its_second() {
-        let expired = Box::leak(sign(TOKEN, &request(None, None), Some(100)).into_boxed_str());
-        let at = |now| authorize(Some(TOKEN), None, &request(Some(expired), Some("100")), now);
-        assert_eq!(at(100), Ok(()));
-        assert_eq!(at(101), Err("signature is already expired"));
+    fn a_right_signature_ends_after_its_second_and_stays_the_tokens() {
+        let signature = request(None, None).sign(TOKEN, Read, Some(100));
+        let signed = request(Some(&signature), Some("100"));
+        assert_eq!(signed.authorize(Some(TOKEN), None, Read, 100), Ok(()));
+        assert_eq!(signed.authorize(Some(TOKEN), None, Read, 101), Err("signature is already expired"));
+        assert!(signed.is_signed_by(TOKEN, Read));
+        assert!(!signed.is_signed_by("other", Read) && !signed.is_signed_by(TOKEN, FileOperation::Write));
     }
 
     #[test]
     fn without_a_token_everyone_is_let_in() {
-        assert_eq!(authorize(None, Some(b"anything"), &request(None, None), 0), Ok(()));
+        assert_eq!(request(None, None).authorize(None, Some(b"anything"), Read, 0), Ok(()));
     }
 }

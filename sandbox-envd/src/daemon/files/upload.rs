@@ -19,7 +19,7 @@ use serde::Serialize;
 use crate::daemon::files::failure::Failure;
 use crate::daemon::files::multipart::{Event, Parser, PartHead};
 use crate::daemon::files::target::Target;
-use crate::daemon::files::{Query, actor};
+use crate::daemon::files::{FileAccess, actor};
 use crate::daemon::fs::{self as files, Actor, Metadata};
 use crate::daemon::http::{self as plain, Body};
 use crate::daemon::state::State;
@@ -51,7 +51,7 @@ impl Written {
 /// Answers `POST /files`, whose caller was authorized.
 pub(super) async fn upload(
     state: &Arc<State>,
-    query: Query,
+    query: FileAccess,
     headers: &HeaderMap,
     body: Incoming,
 ) -> Result<Response<Body>, Failure> {
@@ -168,7 +168,7 @@ enum Kind {
 }
 
 impl Kind {
-    fn of(headers: &HeaderMap, query: &Query) -> Result<Self, Failure> {
+    fn of(headers: &HeaderMap, query: &FileAccess) -> Result<Self, Failure> {
         let value = headers.get(CONTENT_TYPE).and_then(|value| std::str::from_utf8(value.as_bytes()).ok());
         let value = value.unwrap_or_default();
         let media = value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();

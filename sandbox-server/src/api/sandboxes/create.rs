@@ -1,0 +1,156 @@
+//! `POST /v2/sandboxes` and `POST /sandboxes`.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::{Request, State};
+use http::{HeaderMap, StatusCode};
+use sandhold_e2b::wire::{CreateSandbox, Sandbox as Ready, VolumeMount};
+use sha2::{Digest, Sha256};
+
+use super::view;
+use crate::app::App;
+use crate::error::{ApiError, ApiResult};
+use crate::sandboxes::{Made, NewSandbox, RESERVED};
+use crate::{api, extract, network, resolve};
+
+/// What differs between the two routes.
+struct Version {
+    default_timeout: u64,
+    always_secure: bool,
+}
+
+const V1: Version = Version { default_timeout: 15, always_secure: false };
+const V2: Version = Version { default_timeout: 300, always_secure: true };
+
+const IDEMPOTENCY_KEY: &str = "idempotency-key";
+
+pub(super) async fn v1(
+    State(app): State<Arc<App>>,
+    request: Request,
+) -> ApiResult<(StatusCode, Json<Ready>)> {
+    create(app, request, V1).await
+}
+
+pub(super) async fn v2(
+    State(app): State<Arc<App>>,
+    request: Request,
+) -> ApiResult<(StatusCode, Json<Ready>)> {
+    create(app, request, V2).await
+}
+
+async fn create(app: Arc<App>, request: Request, version: Version) -> ApiResult<(StatusCode, Json<Ready>)> {
+    let key = idempotency_key(request.headers())?;
+    let body = extract::read(request).await?;
+    let asked: serde_json::Value = extract::parse(&body)?;
+    // Maps are sorted, so that the order of fields does not matter.
+    let digest = key.is_some().then(|| hex(&Sha256::digest(asked.to_string())));
+    let asked: CreateSandbox = serde_json::from_value(asked)
+        .map_err(|error| ApiError::bad_request(format!("the request body is not valid: {error}")))?;
+    let new = checked(&app, asked, version, key, digest).await?;
+    let sandbox = api::to_the_end(async move { app.create_sandbox(new).await }).await?;
+    Ok((StatusCode::CREATED, Json(view::ready(&sandbox))))
+}
+
+/// Checks everything that can be checked before anything is made.
+async fn checked(
+    app: &Arc<App>,
+    asked: CreateSandbox,
+    version: Version,
+    key: Option<String>,
+    digest: Option<String>,
+) -> ApiResult<NewSandbox> {
+    let timeout = match asked.timeout {
+        None => version.default_timeout.min(app.config.max_run.as_secs().max(1)),
+        Some(seconds) => match u64::try_from(seconds) {
+            Ok(seconds @ 1..) => app.check_timeout(Duration::from_secs(seconds))?.as_secs(),
+            _ => return Err(ApiError::bad_request("Timeout must be greater than 0")),
+        },
+    };
+    let auto_pause = asked.auto_pause.unwrap_or(false);
+    let auto_pause_memory = asked.auto_pause_memory.unwrap_or(true);
+    let auto_resume = asked.auto_resume.is_some_and(|resume| resume.enabled);
+    if !auto_pause_memory && !auto_pause {
+        return Err(ApiError::bad_request("autoPauseMemory: false needs autoPause: true"));
+    }
+    if auto_resume && !auto_pause {
+        return Err(ApiError::bad_request("autoResume needs autoPause: true"));
+    }
+    if auto_resume && !auto_pause_memory {
+        return Err(ApiError::bad_request("autoResume needs a pause that keeps memory"));
+    }
+    if asked.iam.is_some_and(|iam| !iam.is_null()) {
+        return Err(ApiError::bad_request("identity tokens are not available on this server"));
+    }
+    let metadata = asked.metadata.unwrap_or_default();
+    if let Some(name) = metadata.keys().find(|name| name.starts_with(RESERVED)) {
+        return Err(ApiError::bad_request(format!("the metadata name {name:?} is reserved")));
+    }
+    let secure = version.always_secure || asked.secure.unwrap_or(false);
+    let policy = asked.network.clone().unwrap_or_default();
+    if policy.allow_public_traffic == Some(false) && !secure {
+        return Err(ApiError::bad_request("allowPublicTraffic: false needs secure: true"));
+    }
+    if policy.https_ports.as_ref().is_some_and(|ports| ports.contains(&sandhold_core::DAEMON_PORT)) {
+        return Err(ApiError::bad_request("httpsPorts cannot hold 49983, the port of the sandbox's daemon"));
+    }
+    let egress = network::egress_of(&policy, asked.allow_internet_access);
+    network::check(&egress)?;
+    let mounts = asked.volume_mounts.unwrap_or_default();
+    check_mounts(&mounts)?;
+    let template = resolve::template(app, &asked.template_id).await?;
+    Ok(NewSandbox {
+        network: network::enforced(&egress, app.config.egress)?,
+        mounts: resolve::volumes(app, &mounts).await?,
+        made: Made {
+            template: template.id.clone(),
+            alias: template.alias.clone(),
+            secure,
+            timeout,
+            auto_pause,
+            auto_pause_memory,
+            auto_resume,
+            allow_internet_access: asked.allow_internet_access,
+            network: asked.network,
+            volume_mounts: (!mounts.is_empty()).then_some(mounts),
+            request: digest,
+        },
+        template,
+        metadata,
+        env: asked.env_vars.unwrap_or_default(),
+        idempotency_key: key,
+    })
+}
+
+fn check_mounts(mounts: &[VolumeMount]) -> ApiResult<()> {
+    let mut paths = BTreeSet::new();
+    for mount in mounts {
+        let path = mount.path.as_str();
+        let parts = path.strip_prefix('/').filter(|rest| !rest.is_empty()).map(|rest| rest.split('/'));
+        let clean = parts.is_some_and(|mut parts| parts.all(|part| !matches!(part, "" | "." | "..")));
+        if !clean || path.contains('\0') {
+            return Err(ApiError::bad_request(format!("the mount path {path:?} is not absolute and clean")));
+        }
+        if !paths.insert(path) {
+            return Err(ApiError::bad_request(format!("two volumes are to be mounted at {path:?}")));
+        }
+    }
+    Ok(())
+}
+
+fn idempotency_key(headers: &HeaderMap) -> ApiResult<Option<String>> {
+    let Some(key) = headers.get(IDEMPOTENCY_KEY) else { return Ok(None) };
+    let allowed = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    match key.to_str() {
+        Ok(key) if (1..=255).contains(&key.len()) && key.as_bytes().iter().all(allowed) => {
+            Ok(Some(key.to_owned()))
+        }
+        _ => Err(ApiError::bad_request("Idempotency-Key is not 1 to 255 letters, digits and dashes")),
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,18 @@
+//! The sandboxes of this server: what each one is, whether it runs, and who is connected to it.
+
+mod changes;
+mod create;
+mod expiry;
+mod fork;
+mod index;
+mod lines;
+mod made;
+mod notes;
+mod sandbox;
+
+pub(crate) use changes::Connected;
+pub(crate) use create::{Flights, NewSandbox};
+pub(crate) use index::Index;
+pub(crate) use lines::Line;
+pub(crate) use made::{Made, RESERVED};
+pub(crate) use sandbox::{Phase, Sandbox, now};
