@@ -10,6 +10,7 @@ use crate::machine::Machine;
 use crate::samples;
 use crate::sandboxes::{Flights, Index};
 use crate::store::Store;
+use crate::templates::Templates;
 use crate::tokens::Tokens;
 
 /// The state of the server; one a server, behind an `Arc`.
@@ -23,6 +24,7 @@ pub(crate) struct App {
     pub(crate) machine: Machine,
     pub(crate) sandboxes: Index,
     pub(crate) flights: Flights,
+    pub(crate) templates: Arc<Templates>,
 }
 
 impl App {
@@ -35,15 +37,18 @@ impl App {
         })
         .await?;
         let guard = Guard::new(&config.allowed_hosts);
+        let store = Arc::new(store);
+        let templates = Templates::open(Arc::clone(&provider), Arc::clone(&store), &config).await?;
         let app = Arc::new(Self {
             config,
             provider,
             guard,
-            store: Arc::new(store),
+            store,
             tokens: Tokens::new(&secret),
             machine: Machine::look(),
             sandboxes: Index::default(),
             flights: Flights::default(),
+            templates,
         });
         app.find_sandboxes().await?;
         if app.provider.capabilities().metrics {

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use sandhold_server::{Egress, ServerConfig};
+use sandhold_server::{Alias, Egress, ServerConfig};
 
 const HELP: &str = "\
 An E2B-compatible server over sandboxes of this machine.
@@ -15,6 +15,10 @@ usage: sandhold-server [OPTIONS]
   --api-key KEY           the only API key that is accepted (default $SANDHOLD_API_KEY, else any, on loopback only)
   --allow-host NAME       a further host name that clients may use; can be given several times
   --egress loopback|host  the network of sandboxes (default loopback: none but their own)
+  --images DIR            images that templates may start from, as `docker save` writes them or in the OCI layout
+  --image-alias NAME=base|IMAGE
+                          what stands in for an image that is not there; NAME alone stands for all its tags, and an
+                          empty side after `=` takes a default away (default base for e2bdev/base, ubuntu, debian)
   --version, --help
 
 Set SANDHOLD_LOG to choose what is logged, such as `debug`.";
@@ -55,7 +59,8 @@ impl Args {
             match name.as_str() {
                 "--help" | "-h" => return Ok(Wish::Show(HELP)),
                 "--version" => return Ok(Wish::Show(concat!("sandhold-server ", env!("CARGO_PKG_VERSION")))),
-                "--listen" | "--home" | "--api-key" | "--allow-host" | "--egress" => {}
+                "--listen" | "--home" | "--api-key" | "--allow-host" | "--egress" | "--images"
+                | "--image-alias" => {}
                 _ => return Err(format!("unknown argument {name:?}; see --help")),
             }
             let value = match inline {
@@ -77,6 +82,18 @@ impl Args {
                 "--api-key" if value.is_empty() => return Err("--api-key is empty; give the key".to_owned()),
                 "--api-key" => server = server.with_api_key(value),
                 "--allow-host" => server = server.with_allowed_host(value),
+                "--images" => server = server.with_images(value),
+                "--image-alias" => {
+                    let (name, stands_in) = value
+                        .split_once('=')
+                        .ok_or_else(|| format!("--image-alias {value:?} is not NAME=base or NAME=IMAGE"))?;
+                    let alias = match stands_in {
+                        "" => Alias::Nothing,
+                        "base" => Alias::Base,
+                        image => Alias::Image(image.to_owned()),
+                    };
+                    server = server.with_image_alias(name, alias);
+                }
                 _ => {
                     let egress = match value.as_str() {
                         "loopback" => Egress::Loopback,
@@ -133,6 +150,7 @@ mod tests {
             (&["--egress", "internet"], "internet"),
             (&["--port", "1"], "--port"),
             (&["--home"], "--home"),
+            (&["--image-alias", "ubuntu"], "ubuntu"),
             (&["--api-key="], "--api-key"),
         ] {
             let problem = parse(args).unwrap_err();

@@ -1,6 +1,10 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
+
+use crate::images::Alias;
+use crate::templates::RootImporter;
 
 /// What network the sandboxes get whose creator did not forbid it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,6 +34,16 @@ pub struct ServerConfig {
     pub egress: Egress,
     /// How long a sandbox may run without a pause. Default 24 h, as E2B's larger plan has.
     pub max_run: Duration,
+    /// A directory of images that templates may start from, as `docker save` writes them or in the OCI layout. Default
+    /// none.
+    pub images: Option<PathBuf>,
+    /// What stands in for images that are not there, by name; later ones win. Default none beyond the local base for
+    /// `e2bdev/base`, `ubuntu` and `debian`.
+    pub image_aliases: Vec<(String, Alias)>,
+    /// What makes templates of images. Default none: images cannot be used.
+    pub importer: Option<Arc<dyn RootImporter>>,
+    /// How long one build may take. Default one hour.
+    pub build_limit: Duration,
 }
 
 impl Default for ServerConfig {
@@ -41,6 +55,10 @@ impl Default for ServerConfig {
             allowed_hosts: Vec::new(),
             egress: Egress::default(),
             max_run: Duration::from_secs(24 * 3600),
+            images: None,
+            image_aliases: Vec::new(),
+            importer: None,
+            build_limit: Duration::from_secs(3600),
         }
     }
 }
@@ -91,6 +109,34 @@ impl ServerConfig {
     #[must_use]
     pub fn with_max_run(mut self, max_run: Duration) -> Self {
         self.max_run = max_run;
+        self
+    }
+
+    /// Finds images there.
+    #[must_use]
+    pub fn with_images(mut self, directory: impl Into<PathBuf>) -> Self {
+        self.images = Some(directory.into());
+        self
+    }
+
+    /// Lets something stand in for an image: `NAME`, `NAME:TAG` or `NAME:*`.
+    #[must_use]
+    pub fn with_image_alias(mut self, name: impl Into<String>, alias: Alias) -> Self {
+        self.image_aliases.push((name.into(), alias));
+        self
+    }
+
+    /// Makes templates of images by this.
+    #[must_use]
+    pub fn with_importer(mut self, importer: Arc<dyn RootImporter>) -> Self {
+        self.importer = Some(importer);
+        self
+    }
+
+    /// Limits how long one build may take.
+    #[must_use]
+    pub fn with_build_limit(mut self, limit: Duration) -> Self {
+        self.build_limit = limit;
         self
     }
 }

@@ -13,6 +13,7 @@ mod error;
 mod extract;
 mod guard;
 mod ids;
+mod images;
 mod machine;
 mod network;
 mod proxy;
@@ -21,7 +22,10 @@ mod samples;
 mod sandboxes;
 mod server;
 mod store;
+mod templates;
 mod tokens;
 
 pub use config::{Egress, ServerConfig};
+pub use images::Alias;
 pub use server::Server;
+pub use templates::RootImporter;

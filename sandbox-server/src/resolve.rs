@@ -7,12 +7,10 @@ use sandhold_e2b::wire::VolumeMount;
 
 use crate::app::App;
 use crate::error::{ApiError, ApiResult};
-
-/// The template that is always there.
-pub(crate) const BASE: &str = "base";
+use crate::templates::StartCommands;
 
 /// A template that sandboxes can be made from.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Template {
     /// Its id, which clients see.
     pub(crate) id: String,
@@ -26,6 +24,8 @@ pub(crate) struct Template {
     pub(crate) user: Option<String>,
     /// Where commands start; default the user's home.
     pub(crate) workdir: Option<String>,
+    /// What runs once the sandbox is there.
+    pub(crate) start: Option<StartCommands>,
 }
 
 /// Finds a template by id, alias or `namespace/alias`, each maybe with a tag.
@@ -33,21 +33,18 @@ pub(crate) struct Template {
 /// # Errors
 /// 400 for what is no reference, 404 in E2B's words for what is not there.
 pub(crate) async fn template(app: &App, reference: &str) -> ApiResult<Template> {
-    let _ = app;
-    let lower = reference.trim().to_lowercase();
-    if lower.is_empty() {
-        return Err(ApiError::bad_request("templateID is empty"));
-    }
-    if matches!(lower.as_str(), BASE | "base:default") {
-        return Ok(Template {
-            id: BASE.to_owned(),
-            alias: Some(BASE.to_owned()),
-            provided: BASE.to_owned(),
-            ..Template::default()
-        });
-    }
-    let shown: String = reference.chars().take(256).collect();
-    Err(ApiError::not_found(format!("template '{shown}' not found")))
+    let found = app.templates.resolve(reference).await?;
+    let provided = found.provider_template().to_owned();
+    let context = found.context.unwrap_or_default();
+    Ok(Template {
+        id: found.template_id,
+        alias: found.alias,
+        provided,
+        env: context.env,
+        user: Some(context.user),
+        workdir: context.workdir,
+        start: found.start,
+    })
 }
 
 /// Finds the volumes of a create, and where they are mounted.

@@ -18,6 +18,10 @@ use crate::app::App;
 use crate::error::{ApiError, ApiResult};
 use crate::ids;
 use crate::resolve::Template;
+use crate::templates::start::start;
+
+/// How long the start command of a template may take until it is ready: a little less than clients wait.
+const START_LIMIT: Duration = Duration::from_secs(55);
 
 /// The owner of every sandbox that this server makes.
 const OWNER: &str = "sandhold-server";
@@ -126,7 +130,15 @@ impl App {
         };
         let info = handle.info().await?;
         let sandbox = Sandbox::new(&info, new.made, new.metadata, Notes::default(), &self.tokens);
-        Ok(self.admit(sandbox.with_handle(handle)))
+        let sandbox = self.admit(sandbox.with_handle(Arc::clone(&handle)));
+        if let Some(commands) = &new.template.start
+            && let Err(why) = start(handle.as_ref(), commands, START_LIMIT).await
+        {
+            // Nobody asked for one that does not serve.
+            self.kill(&sandbox).await?;
+            return Err(ApiError::internal(format!("the template's {why}")));
+        }
+        Ok(sandbox)
     }
 
     /// Destroys what a create whose end is not known may have made.

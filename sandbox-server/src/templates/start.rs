@@ -1,0 +1,114 @@
+//! The start command of a template: what makes its sandboxes serve.
+//!
+//! A snapshot keeps files and no processes. So the command is tried once at the end of the build, and runs anew in each
+//! sandbox, right after its creation.
+
+use std::time::Duration;
+
+use sandhold_core::{ExecOptions, ProcessEvent, ProcessSpec, SandboxHandle, SandboxHandleExt};
+
+use super::log::Lines;
+use super::record::StartCommands;
+use super::session::{Voice, shell};
+use super::steps::{refusal, succeeded};
+
+/// How long a start command may fail in a build when nothing says that it is ready, as in E2B.
+const SETTLE: Duration = Duration::from_secs(20);
+/// How long it may take until it is ready, as in E2B.
+const READY_LIMIT: Duration = Duration::from_secs(600);
+/// The time between two looks whether it is ready.
+const LOOK_AGAIN: Duration = Duration::from_millis(250);
+
+fn spec(line: &str, commands: &StartCommands) -> ProcessSpec {
+    let context = &commands.context;
+    let spec = shell(line, context, &context.user);
+    match &context.workdir {
+        Some(workdir) => spec.with_cwd(workdir),
+        None => spec,
+    }
+}
+
+/// Tries the commands in the sandbox of a build, or says what failed.
+pub(crate) async fn try_out(
+    handle: &dyn SandboxHandle,
+    commands: &StartCommands,
+    voice: Voice<'_>,
+) -> Result<(), String> {
+    let running = async {
+        let Some(line) = &commands.start else { return std::future::pending().await };
+        let mut process = match handle.start(spec(line, commands)).await {
+            Ok(process) => process,
+            Err(error) => return Err(refusal(&error, &commands.context.user)),
+        };
+        let mut lines = Lines::default();
+        loop {
+            match process.next_event().await {
+                Ok(Some(ProcessEvent::Output { stream, data, .. })) => {
+                    lines.push(&data, |line| voice.output(stream, &line));
+                }
+                Ok(Some(ProcessEvent::Exit(exit))) if exit.success() => return Ok(()),
+                Ok(Some(ProcessEvent::Exit(exit))) => return Err(exit.to_string()),
+                Ok(_) => return Err("its output ended without an exit".to_owned()),
+                Err(error) => return Err(error.message().to_owned()),
+            }
+        }
+    };
+    let ready = async {
+        match (&commands.ready, &commands.start) {
+            (Some(_), _) => until_ready(handle, commands, READY_LIMIT).await,
+            (None, Some(_)) => {
+                tokio::time::sleep(SETTLE).await;
+                Ok(())
+            }
+            (None, None) => Ok(()),
+        }
+    };
+    let mut ready = std::pin::pin!(ready);
+    tokio::select! {
+        ended = running => {
+            ended.map_err(|why| format!("start command failed: {why}"))?;
+            // One that ends well has done its work, and nothing is left that could fail.
+            if commands.ready.is_some() { ready.await } else { Ok(()) }
+        }
+        outcome = &mut ready => outcome,
+    }
+}
+
+/// Starts the commands in a new sandbox and waits until they serve, at most so long.
+///
+/// # Errors
+/// What failed; the sandbox is no use then.
+pub(crate) async fn start(
+    handle: &dyn SandboxHandle,
+    commands: &StartCommands,
+    limit: Duration,
+) -> Result<(), String> {
+    if let Some(line) = &commands.start {
+        // Dropping the process leaves it alone.
+        let started = handle.start(spec(line, commands)).await;
+        started
+            .map_err(|error| format!("start command failed: {}", refusal(&error, &commands.context.user)))?;
+    }
+    if commands.ready.is_some() { until_ready(handle, commands, limit).await } else { Ok(()) }
+}
+
+async fn until_ready(
+    handle: &dyn SandboxHandle,
+    commands: &StartCommands,
+    limit: Duration,
+) -> Result<(), String> {
+    let Some(line) = &commands.ready else { return Ok(()) };
+    let look = async {
+        loop {
+            let options = ExecOptions::default().with_timeout(limit);
+            let output = handle.exec_opts(spec(line, commands), options).await;
+            match succeeded(output, &commands.context.user) {
+                Ok(_) => return,
+                Err(_) => tokio::time::sleep(LOOK_AGAIN).await,
+            }
+        }
+    };
+    tokio::time::timeout(limit, look)
+        .await
+        .map_err(|_| format!("ready command failed: {line:?} did not succeed within {} s", limit.as_secs()))
+}
