@@ -61,7 +61,8 @@ pub use provider::{
     SandboxProviderExt, SnapshotFilter, SnapshotInfo, SnapshotOptions,
 };
 pub use registry::{
-    Abandoned, FileRegistry, KEEP_ABANDONED, Lease, MemoryRegistry, Phase, Record, Registry, RegistryScope,
+    Abandoned, KEEP_ABANDONED, Lease, MemoryRegistry, Phase, Record, RecordFilter, Registry, RegistryExt,
+    RegistryScope,
 };
 pub use sandbox::{REASON_PAUSED, Sandbox};
 pub use spec::{Kind, Mount, MountSource, Network, OnExpiry, Resources, SandboxSpec, Tags};

@@ -8,8 +8,8 @@ use std::time::Duration;
 use sandhold_core::testing::{FakeOptions, FakeProvider, Fault, Gate, Verb};
 use sandhold_core::{
     AcquireOptions, AcquireOutcome, Attempt, CreateOptions, DestroyOutcome, Error, ErrorKind, Exclusion,
-    ExecOptions, FileRegistry, FindQuery, Generation, How, Key, Memory, MemoryRegistry, OnSetupFailure,
-    OnSpecConflict, Outcome, Owner, ProcessSpec, Registry, ReplaceWhenGone, SandboxHandleExt as _, SandboxId,
+    ExecOptions, FindQuery, Generation, How, Key, Memory, MemoryRegistry, OnSetupFailure, OnSpecConflict,
+    Outcome, Owner, ProcessSpec, Registry, ReplaceWhenGone, SandboxHandleExt as _, SandboxId,
     SandboxProvider as _, SandboxProviderExt as _, SandboxSpec, Sandboxes, SetupState, StopOutcome, Tags,
 };
 
@@ -652,37 +652,15 @@ async fn hosts_without_a_shared_registry_end_with_one_sandbox() {
 }
 
 #[tokio::test]
-async fn a_provider_without_a_listing_bound_needs_a_shared_registry_or_consent() {
+async fn a_provider_without_a_listing_bound_needs_consent_where_no_registry_is_shared() {
     let mut shape = FakeOptions::default();
     shape.capabilities.list_visibility = None;
     shape.capabilities.create_settle = None;
     let provider = FakeProvider::with_options(shape);
     let error = host(&provider).acquire("k", options()).await.unwrap_err();
     assert_eq!((error.kind(), error.reason()), (ErrorKind::Unsupported, Some("exclusion")));
-    let directory = tempfile::tempdir().unwrap();
-    let shared = host(&provider).with_registry(Arc::new(FileRegistry::new(directory.path())));
-    shared.acquire("k", options()).await.unwrap();
     host(&provider).acquire("j", options().with_exclusion(Exclusion::BestEffort)).await.unwrap();
-    assert_eq!(provider.counts().created, 2);
-}
-
-#[tokio::test]
-async fn hosts_that_share_a_file_registry_create_once_and_take_turns() {
-    let provider = FakeProvider::new();
-    let directory = tempfile::tempdir().unwrap();
-    let runs = Arc::new(AtomicUsize::new(0));
-    let racers: Vec<_> = (0..8)
-        .map(|_| {
-            let registry = Arc::new(FileRegistry::new(directory.path()));
-            let (sandboxes, options) = (host(&provider).with_registry(registry), counting(&runs));
-            tokio::spawn(async move { sandboxes.acquire("k", options).await })
-        })
-        .collect();
-    let mut created = 0;
-    for racer in racers {
-        created += usize::from(racer.await.unwrap().unwrap().outcome == AcquireOutcome::Created);
-    }
-    assert_eq!((created, provider.counts().created, runs.load(Ordering::SeqCst)), (1, 1, 1));
+    assert_eq!(provider.counts().created, 1);
 }
 
 #[tokio::test(start_paused = true)]

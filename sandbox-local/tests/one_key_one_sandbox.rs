@@ -8,10 +8,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandhold_core::{
-    AcquireOptions, FileRegistry, ListFilter, SandboxHandleExt as _, SandboxProviderExt as _, Sandboxes,
-};
+use sandhold_core::{AcquireOptions, ListFilter, SandboxHandleExt as _, SandboxProviderExt as _, Sandboxes};
 use sandhold_local::LocalProvider;
+use sandhold_registry::FileRegistry;
 
 mod support;
 

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sandhold_core::{
-    AcquireOptions, ConnectOptions, FileRegistry, Memory, PauseOutcome, ProcessSpec, SandboxHandleExt as _,
+    AcquireOptions, ConnectOptions, Memory, PauseOutcome, ProcessSpec, SandboxHandleExt as _,
     SandboxProvider as _, SandboxProviderExt as _, Sandboxes,
 };
 use sandhold_local::{Record, Spec, choose_ids};
+use sandhold_registry::FileRegistry;
 
 use crate::Result;
 use crate::report::{Bound, Report, Times};

@@ -5,7 +5,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::time::Instant;
 
-use super::{Lease, Record, Registry, RegistryScope, lease_lost, record_changed};
+use super::{Lease, Record, RecordFilter, Registry, RegistryScope};
+use crate::stream::ResultStream;
 use crate::{Key, Owner, Result};
 
 type Name = (Owner, Key);
@@ -62,11 +63,11 @@ impl Inner {
     fn check(&self, record: &Record, lease: &Lease) -> Result<()> {
         let name = (record.owner.clone(), record.key.clone());
         if self.leases.get(&name).is_none_or(|held| held.fence != lease.fence) {
-            return Err(lease_lost(&record.owner, &record.key));
+            return Err(Lease::lost(&record.owner, &record.key));
         }
         let stored = self.records.get(&name).map(|stored| stored.version);
         if stored.unwrap_or(0) != record.version {
-            return Err(record_changed(record, stored));
+            return Err(record.changed(stored));
         }
         Ok(())
     }
@@ -120,17 +121,13 @@ impl Registry for MemoryRegistry {
                 lease.valid_until = held.until;
                 Ok(())
             }
-            _ => Err(lease_lost(owner, key)),
+            _ => Err(Lease::lost(owner, key)),
         }
     }
 
-    async fn list(&self, owner: Option<&Owner>) -> Result<Vec<Record>> {
+    async fn list(&self, filter: RecordFilter) -> Result<ResultStream<Record>> {
         let inner = self.inner();
-        Ok(inner
-            .records
-            .values()
-            .filter(|record| owner.is_none_or(|owner| record.owner == *owner))
-            .cloned()
-            .collect())
+        let records = inner.records.values().filter(|record| filter.matches(record)).cloned().collect();
+        Ok(ResultStream::from_items(records))
     }
 }

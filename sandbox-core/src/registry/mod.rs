@@ -1,6 +1,6 @@
 //! The record of each key, kept by compare-and-swap, and the lease that excludes other contenders.
 
-mod file;
+mod filter;
 mod memory;
 
 use std::any::Any;
@@ -11,9 +11,10 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-pub use file::FileRegistry;
+pub use filter::RecordFilter;
 pub use memory::MemoryRegistry;
 
+use crate::stream::ResultStream;
 use crate::{Attempt, BootTime, Error, ErrorKind, Generation, Key, Owner, Result, SandboxId, SandboxSpec};
 
 /// How far a registry reaches: who can meet in it.
@@ -45,6 +46,27 @@ pub enum Phase {
     Resuming,
     /// A destroy was about to be sent; whoever comes next finishes it.
     Destroying,
+}
+
+impl Phase {
+    /// Returns the stable snake_case code, which records are stored with.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Creating => "creating",
+            Self::Ready => "ready",
+            Self::Pausing => "pausing",
+            Self::Paused => "paused",
+            Self::Resuming => "resuming",
+            Self::Destroying => "destroying",
+        }
+    }
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
 }
 
 /// A create attempt that was given up; a sandbox that carries it was never handed out and may be destroyed.
@@ -146,6 +168,17 @@ impl Record {
         self.abandoned.push(Abandoned { attempt: self.attempt.clone(), at: now });
     }
 
+    /// Makes the error of a store or remove that found another version than this record's; for registries.
+    #[must_use]
+    pub fn changed(&self, stored: Option<u64>) -> Error {
+        Error::new(ErrorKind::Stale, "the record of this key was changed by another contender")
+            .with_reason("record_changed")
+            .with_context("owner", &self.owner)
+            .with_context("key", &self.key)
+            .with_context("expected_version", self.version)
+            .with_context("stored_version", stored.unwrap_or(0))
+    }
+
     /// Tells whether this attempt was given up.
     #[must_use]
     pub fn has_abandoned(&self, attempt: &Attempt) -> bool {
@@ -169,6 +202,15 @@ impl Lease {
     #[must_use]
     pub fn new(fence: u64, valid_until: Option<Instant>, hold: Box<dyn Any + Send + Sync>) -> Self {
         Self { fence, valid_until, hold }
+    }
+
+    /// Makes the error of a holder whose lease was given to another contender; for registries.
+    #[must_use]
+    pub fn lost(owner: &Owner, key: &Key) -> Error {
+        Error::new(ErrorKind::Stale, "another contender has taken the lease of this key over")
+            .with_reason("lease_lost")
+            .with_context("owner", owner)
+            .with_context("key", key)
     }
 
     /// Returns what the registry put in.
@@ -219,22 +261,20 @@ pub trait Registry: fmt::Debug + Send + Sync + 'static {
     /// [`ErrorKind::Stale`] with reason `lease_lost` when another contender has taken it over.
     async fn renew(&self, owner: &Owner, key: &Key, lease: &mut Lease, ttl: Duration) -> Result<()>;
 
-    /// Lists the records of an owner, or all, sorted by owner and key.
-    async fn list(&self, owner: Option<&Owner>) -> Result<Vec<Record>>;
+    /// Streams the matching records, sorted by owner and key, a page at a time where the store is large; a partial list
+    /// ends with an error. Each record is as it was when its page was read.
+    async fn list(&self, filter: RecordFilter) -> Result<ResultStream<Record>>;
 }
 
-fn lease_lost(owner: &Owner, key: &Key) -> Error {
-    Error::new(ErrorKind::Stale, "another contender has taken the lease of this key over")
-        .with_reason("lease_lost")
-        .with_context("owner", owner)
-        .with_context("key", key)
+/// Shorthands over [`Registry`]; not to be implemented.
+pub trait RegistryExt: Registry {
+    /// Lists the matching records into memory.
+    ///
+    /// # Errors
+    /// As [`Registry::list`].
+    fn list_all(&self, filter: RecordFilter) -> impl Future<Output = Result<Vec<Record>>> + Send {
+        async move { self.list(filter).await?.collect().await }
+    }
 }
 
-fn record_changed(record: &Record, stored: Option<u64>) -> Error {
-    Error::new(ErrorKind::Stale, "the record of this key was changed by another contender")
-        .with_reason("record_changed")
-        .with_context("owner", &record.owner)
-        .with_context("key", &record.key)
-        .with_context("expected_version", record.version)
-        .with_context("stored_version", stored.unwrap_or(0))
-}
+impl<R: Registry + ?Sized> RegistryExt for R {}

@@ -15,8 +15,9 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sandhold_core::{FileRegistry, Result, Sandboxes};
+use sandhold_core::{Result, Sandboxes};
 use sandhold_local::{LocalConfig, LocalProvider};
+use sandhold_registry::FileRegistry;
 
 /// The caller's own id for the sandbox.
 const KEY: &str = "quickstart";

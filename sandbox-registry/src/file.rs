@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use async_trait::async_trait;
-
-use super::{Lease, Record, Registry, RegistryScope, lease_lost, record_changed};
-use crate::{Error, ErrorKind, Key, Owner, Result};
+use sandhold_core::{
+    Error, ErrorKind, Key, Lease, Owner, Record, RecordFilter, Registry, RegistryScope, Result, ResultStream,
+};
 
 /// Keeps each record as a plain JSON file, for the processes of one machine.
 ///
@@ -89,7 +89,11 @@ fn failed(what: &'static str, path: &Path, error: io::Error) -> Error {
     Error::new(kind, what).with_context("path", path.display()).with_source(error)
 }
 
-fn make_directory(path: &Path) -> Result<()> {
+/// Makes a directory below `root` and sees to it that a crash of the machine does not take it away again.
+fn make_directory(root: &Path, path: &Path) -> Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
     #[cfg(unix)]
     let made = {
         use std::os::unix::fs::DirBuilderExt as _;
@@ -97,7 +101,14 @@ fn make_directory(path: &Path) -> Result<()> {
     };
     #[cfg(not(unix))]
     let made = fs::create_dir_all(path);
-    made.map_err(|error| failed("the registry's directory cannot be made", path, error))
+    let synced = made.and_then(|()| {
+        let below_root = path.ancestors().skip(1).take_while(|above| above.starts_with(root));
+        below_root.chain(root.parent()).try_for_each(|above| match above.as_os_str().is_empty() {
+            true => Ok(()),
+            false => File::open(above)?.sync_all(),
+        })
+    });
+    synced.map_err(|error| failed("the registry's directory cannot be made", path, error))
 }
 
 fn open_lock(path: &Path) -> Result<File> {
@@ -115,21 +126,21 @@ impl Slot {
     }
 
     /// The number of the last lease given; 0 before the first.
-    ///
-    /// It is not synced to disk: a crash of the machine ends every holder, and the next number is raised above the
-    /// record's own, which is synced.
     fn last_fence(&self) -> Result<u64> {
         match fs::read_to_string(&self.fence) {
-            Ok(text) => Ok(text.trim().parse().unwrap_or(0)),
+            Ok(text) => text.trim().parse().map_err(|error| {
+                Error::new(ErrorKind::Unexpected, "the fencing number cannot be understood")
+                    .with_context("path", self.fence.display())
+                    .with_source(error)
+            }),
             Err(error) if error.kind() == IoErrorKind::NotFound => Ok(0),
             Err(error) => Err(failed("the fencing number cannot be read", &self.fence, error)),
         }
     }
 
     fn next_fence(&self) -> Result<u64> {
-        let stored = self.read()?.map_or(0, |record| record.fence);
-        let fence = self.last_fence()?.max(stored) + 1;
-        self.replace(&self.fence, fence.to_string().as_bytes(), false)?;
+        let fence = self.last_fence()? + 1;
+        self.replace(&self.fence, fence.to_string().as_bytes())?;
         Ok(fence)
     }
 
@@ -142,32 +153,26 @@ impl Slot {
 
     fn check(&self, record: &Record, fence: u64) -> Result<()> {
         if self.last_fence()? != fence {
-            return Err(lease_lost(&record.owner, &record.key));
+            return Err(Lease::lost(&record.owner, &record.key));
         }
         let stored = self.read()?.map(|stored| stored.version);
         if stored.unwrap_or(0) != record.version {
-            return Err(record_changed(record, stored));
+            return Err(record.changed(stored));
         }
         Ok(())
     }
 
-    /// Replaces a file so that a crash of this process leaves the old content or the new; with `durable` the new one is
-    /// on disk on return.
-    fn replace(&self, target: &Path, content: &[u8], durable: bool) -> Result<()> {
+    /// Replaces a file so that a crash leaves the old content or the new, and the new one is on disk on return.
+    fn replace(&self, target: &Path, content: &[u8]) -> Result<()> {
         let mut name = OsString::from(target.file_name().unwrap_or_default());
         name.push(".new");
         let staged = self.directory.join(name);
         let write = || -> io::Result<()> {
             let mut file = File::create(&staged)?;
             file.write_all(content)?;
-            if durable {
-                file.sync_all()?;
-            }
+            file.sync_all()?;
             fs::rename(&staged, target)?;
-            if durable {
-                File::open(&self.directory)?.sync_all()?;
-            }
-            Ok(())
+            File::open(&self.directory)?.sync_all()
         };
         write().map_err(|error| failed("the record cannot be written", target, error))
     }
@@ -227,7 +232,7 @@ impl Registry for FileRegistry {
                     Error::new(ErrorKind::Unexpected, "the record cannot be written as JSON")
                         .with_source(error)
                 })?;
-                slot.replace(&slot.record, &text, true)?;
+                slot.replace(&slot.record, &text)?;
                 Ok(record)
             })
         })
@@ -250,9 +255,9 @@ impl Registry for FileRegistry {
     }
 
     async fn try_lease(&self, owner: &Owner, key: &Key, _ttl: Duration) -> Result<Option<Lease>> {
-        let slot = self.slot(owner, key);
+        let (slot, root) = (self.slot(owner, key), self.root.clone());
         self.blocking("lease", move || {
-            make_directory(&slot.directory)?;
+            make_directory(&root, &slot.directory)?;
             let lock = open_lock(&slot.lease)?;
             match lock.try_lock() {
                 Ok(()) => {}
@@ -273,21 +278,20 @@ impl Registry for FileRegistry {
         let (owner, key, fence) = (owner.clone(), key.clone(), lease.fence);
         self.blocking("renew", move || match slot.last_fence()? {
             last if last == fence => Ok(()),
-            _ => Err(lease_lost(&owner, &key)),
+            _ => Err(Lease::lost(&owner, &key)),
         })
         .await
     }
 
-    async fn list(&self, owner: Option<&Owner>) -> Result<Vec<Record>> {
-        let owner = owner.cloned();
+    async fn list(&self, filter: RecordFilter) -> Result<ResultStream<Record>> {
         let directory = self.root.join("records");
-        self.blocking("list", move || {
+        let records = self.blocking("list", move || {
             let mut records = Vec::new();
             collect(&directory, &mut records)?;
-            records.retain(|record| owner.as_ref().is_none_or(|owner| record.owner == *owner));
+            records.retain(|record| filter.matches(record));
             records.sort_by(|a, b| (&a.owner, &a.key).cmp(&(&b.owner, &b.key)));
             Ok(records)
-        })
-        .await
+        });
+        Ok(ResultStream::from_items(records.await?))
     }
 }
