@@ -1,5 +1,6 @@
 use std::borrow::Borrow;
 use std::fmt;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
@@ -137,12 +138,24 @@ impl Generation {
 }
 
 impl Attempt {
-    /// Draws a new one: 128 random bits as lower-case hex.
+    /// Draws a new one, as 32 lower-case hex digits: the time in milliseconds (48 bits), a 7, and 76 random bits.
+    ///
+    /// The time is for providers that do not tell when a sandbox was made; see [`Attempt::drawn_at`].
     ///
     /// # Errors
     /// As [`Generation::random`].
     pub fn random() -> Result<Self> {
-        random_hex().map(Self)
+        let random = random_hex()?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+        Ok(Self(format!("{:012x}7{}", now & 0xffff_ffff_ffff, &random[13..])))
+    }
+
+    /// Returns when it was drawn, by the clock of whoever drew it; `None` for the text of another maker.
+    #[must_use]
+    pub fn drawn_at(&self) -> Option<SystemTime> {
+        let drawn = self.0.len() == 32 && self.0.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let time = self.0.get(..12).filter(|_| drawn && self.0.as_bytes().get(12) == Some(&b'7'))?;
+        UNIX_EPOCH.checked_add(Duration::from_millis(u64::from_str_radix(time, 16).ok()?))
     }
 
     /// Wraps the text of a tag or a record.
@@ -189,6 +202,19 @@ mod tests {
             assert!(error.message().contains("key"), "{error}");
         }
         assert_eq!(Key::new("session-42").unwrap().as_str(), "session-42");
+    }
+
+    #[test]
+    fn an_attempt_tells_when_it_was_drawn_and_text_of_others_does_not() {
+        let before = SystemTime::now() - Duration::from_millis(1);
+        let attempt = Attempt::random().unwrap();
+        let drawn = attempt.drawn_at().unwrap();
+        assert!(before <= drawn && drawn <= SystemTime::now(), "{attempt}");
+        assert_eq!(attempt.as_str().len(), 32);
+        assert_ne!(attempt, Attempt::random().unwrap());
+        for other in ["", "mastra-i1", "0190", &"f".repeat(32), &format!("0{}é", "7".repeat(29))] {
+            assert_eq!(Attempt::new(other).drawn_at(), None, "{other}");
+        }
     }
 
     #[test]

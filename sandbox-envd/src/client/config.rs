@@ -8,7 +8,7 @@ pub enum Dialect {
     /// This crate's daemon, with its own fields and routes. The default.
     #[default]
     Sandhold,
-    /// E2B's envd: no kept output, no signals to a whole tree, no port tunnel.
+    /// E2B's envd: no kept output, no signals to a whole tree; ports are reached by a program inside that relays.
     E2b,
 }
 

@@ -13,14 +13,16 @@ use crate::client::request::MAX_JSON;
 
 impl EnvdHandle {
     pub(crate) async fn dial_port(&self, port: u16) -> Result<Box<dyn PortStream>> {
-        if !self.client().has_own_daemon() {
-            return Err(self.unsupported("dial"));
-        }
         if port == 0 {
             return Err(Error::invalid_argument("0 is not a port; give 1 to 65535"));
         }
-        let dialed = self.try_dial(port).await;
-        match self.explained(dialed).await {
+        let dialed = if self.client().has_own_daemon() {
+            let dialed = self.try_dial(port).await;
+            self.explained(dialed).await
+        } else {
+            self.relay_to_port(port).await
+        };
+        match dialed {
             Err(error) if error.reason() == Some("port_closed") => Err(self
                 .call("dial", Effect::None)
                 .error(ErrorKind::NotFound, "nothing listens on the port")

@@ -9,6 +9,7 @@ mod fault;
 mod files;
 mod handle;
 mod process;
+mod relay;
 mod request;
 mod rpc;
 #[cfg(feature = "tls")]
