@@ -8,94 +8,22 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
 use sandhold_core::{
-    Attempt, ByteStream, ConnectOptions, CreateOptions, Error, ErrorKind, ExecOptions, FileOptions,
-    Generation, Key, Owner, ProcessSpec, ReadOptions, SandboxHandle, SandboxHandleExt as _, SandboxId,
-    SandboxProvider as _, SandboxSpec, Tags, WatchOptions, WriteOptions,
+    ByteStream, ConnectOptions, Error, ErrorKind, ExecOptions, FileOptions, ProcessSpec, ReadOptions,
+    SandboxHandleExt as _, SandboxId, SandboxProvider as _, WatchOptions, WriteOptions,
 };
-use sandhold_local::{LocalConfig, LocalProvider};
-use tempfile::TempDir;
 
 #[path = "support/reality.rs"]
 mod reality;
+#[path = "support/rig.rs"]
+mod rig;
 
-use reality::{Part, Reality, descriptors, eventually, nothing_is_left, parts, peak_kib};
-
-const HELPER: &str = env!("CARGO_BIN_EXE_sandhold-helper");
-
-/// More than any of this takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-struct Rig {
-    place: TempDir,
-    provider: LocalProvider,
-    handle: Arc<dyn SandboxHandle>,
-}
-
-impl Rig {
-    async fn new() -> Self {
-        let place = TempDir::new().unwrap();
-        let provider = open(&place.path().join("state"));
-        let tags = Tags {
-            owner: Owner::new("tests").unwrap(),
-            key: Key::new("one").unwrap(),
-            generation: Generation::random().unwrap(),
-            attempt: Attempt::random().unwrap(),
-        };
-        let handle = provider.create_opts(CreateOptions::new(SandboxSpec::default(), tags)).await.unwrap();
-        Self { place, provider, handle }
-    }
-
-    fn home(&self) -> PathBuf {
-        self.place.path().join("state")
-    }
-
-    fn daemon(&self) -> i32 {
-        parts(&self.home()).into_iter().find(|(_, part)| *part == Part::Daemon).unwrap().0
-    }
-
-    /// Processes of the sandbox whose command line starts with some words, seen from the host.
-    fn survivors(&self, words: &str) -> usize {
-        let there = Reality::of(&self.home(), &BTreeSet::from([self.handle.id().to_string()]));
-        there.processes.iter().filter(|(_, line)| line.starts_with(words)).count()
-    }
-
-    async fn ok(&self, line: &str) -> String {
-        let output = self.handle.shell(line).await.unwrap();
-        assert_eq!(output.exit.code, Some(0), "{line}: {}", output.stderr.text());
-        output.stdout.text().into_owned()
-    }
-
-    async fn end(self) {
-        self.provider.destroy(self.handle.id()).await.unwrap();
-        nothing_is_left(&self.home(), &BTreeSet::from([self.handle.id().to_string()]));
-    }
-}
-
-fn open(home: &Path) -> LocalProvider {
-    LocalProvider::new(LocalConfig::new().with_home(home).with_helper(HELPER)).unwrap()
-}
-
-/// Runs one test of this program in a process of its own.
-fn alone(test: &str, envs: &[(&str, &str)]) {
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", test, "--ignored", "--nocapture", "--test-threads=1"])
-        .envs(envs.iter().copied())
-        .output()
-        .unwrap();
-    let text =
-        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success() && text.contains("1 passed"), "{text}");
-    for line in text.lines().filter_map(|line| line.find("measured ").map(|at| &line[at..])) {
-        println!("{line}");
-    }
-}
+use reality::{Reality, descriptors, eventually, nothing_is_left};
+use rig::{PATIENCE, Rig, alone, open};
 
 const STUBBORN: &str = "trap '' TERM; sleep 300.25 & sleep 300.25 & setsid sleep 300.75 & wait";
 
@@ -449,74 +377,4 @@ async fn elsewhere_it_is_destroyed() {
     let provider = open(Path::new(&std::env::var_os("SANDHOLD_TEST_STATE").unwrap()));
     let id = SandboxId::new(std::env::var("SANDHOLD_TEST_ID").unwrap());
     provider.destroy(&id).await.unwrap();
-}
-
-// ---- a large file takes no memory ----
-
-const BLOCK: usize = 256 * 1024;
-const BLOCKS: u64 = 4096;
-
-/// One block of a file of 1 GiB; each is another.
-fn block(number: u64) -> Vec<u8> {
-    let pattern: Vec<u8> = (0..4096_u64)
-        .flat_map(|at| (at ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes())
-        .collect();
-    pattern.repeat(BLOCK / pattern.len())
-}
-
-/// The hash of what is written to it, by the host's program: many times faster than one built for tests.
-struct Sum(std::process::Child);
-
-impl Sum {
-    fn new() -> Self {
-        Self(Command::new("sha256sum").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap())
-    }
-
-    fn push(&mut self, bytes: &[u8]) {
-        self.0.stdin.as_mut().unwrap().write_all(bytes).unwrap();
-    }
-
-    fn end(self) -> String {
-        let output = self.0.wait_with_output().unwrap();
-        String::from_utf8(output.stdout).unwrap().split(' ').next().unwrap().to_owned()
-    }
-}
-
-#[test]
-fn a_file_of_one_gibibyte_goes_up_and_down_without_filling_memory() {
-    alone("alone_a_large_file", &[]);
-}
-
-#[tokio::test]
-#[ignore = "run by another test, in a process of its own: it measures memory"]
-async fn alone_a_large_file() {
-    let rig = Rig::new().await;
-    let (me, daemon) = (i32::try_from(std::process::id()).unwrap(), rig.daemon());
-    rig.handle.write_bytes("small", block(0)).await.unwrap();
-    rig.handle.read_bytes("small").await.unwrap();
-    let before = (peak_kib(me), peak_kib(daemon));
-    let body = ByteStream::unfold(0, async |number| {
-        (number < BLOCKS).then(|| (Ok(block(number).into()), number + 1))
-    });
-    let entry = rig.handle.write("large", body, WriteOptions::default()).await.unwrap();
-    assert_eq!(entry.size, BLOCKS * BLOCK as u64);
-    let mut sent = Sum::new();
-    (0..BLOCKS).for_each(|number| sent.push(&block(number)));
-    let sent = sent.end();
-    let inside = rig.ok("sha256sum large").await;
-    assert_eq!(inside.split(' ').next().unwrap(), sent);
-
-    let mut download = rig.handle.read("large", ReadOptions::default()).await.unwrap();
-    assert_eq!(download.size, Some(BLOCKS * BLOCK as u64));
-    let mut received = Sum::new();
-    while let Some(chunk) = download.body.next().await {
-        received.push(&chunk.unwrap());
-    }
-    assert_eq!(received.end(), sent);
-    let after = (peak_kib(me), peak_kib(daemon));
-    println!("measured host: peak of {} KiB, then {} KiB", before.0, after.0);
-    println!("measured daemon: peak of {} KiB, then {} KiB", before.1, after.1);
-    assert!(after.0 - before.0 <= 64 * 1024, "the host grew by {} KiB", after.0 - before.0);
-    assert!(after.1 - before.1 <= 64 * 1024, "the daemon grew by {} KiB", after.1 - before.1);
-    rig.end().await;
 }

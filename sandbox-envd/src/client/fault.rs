@@ -144,6 +144,8 @@ impl Call {
                 self.error(ErrorKind::InvalidState, message).with_reason(REASON_PAUSED)
             }
             StatusCode::CONFLICT => self.error(ErrorKind::Conflict, message),
+            // The daemon waited for the body, of which a part may have been written.
+            StatusCode::REQUEST_TIMEOUT => self.unclear(ErrorKind::Timeout, message),
             StatusCode::NOT_IMPLEMENTED | StatusCode::METHOD_NOT_ALLOWED => {
                 self.error(ErrorKind::Unsupported, message)
             }
@@ -222,6 +224,14 @@ mod tests {
             let look = answer(status, "text/html", "<html>", Effect::None);
             assert_eq!((look.kind(), look.is_retryable()), (ErrorKind::Unavailable, true));
         }
+    }
+
+    #[test]
+    fn an_upload_that_the_daemon_gave_up_waiting_for_is_a_timeout_with_an_open_outcome() {
+        let stalled = answer(408, JSON, r#"{"code":408,"message":"stalled"}"#, Effect::Idempotent);
+        assert_eq!((stalled.kind(), stalled.outcome()), (ErrorKind::Timeout, Outcome::Unknown));
+        let foreign = answer(408, "text/html", "<html>", Effect::Idempotent);
+        assert_eq!((foreign.kind(), foreign.reason()), (ErrorKind::Unexpected, Some("foreign_answer")));
     }
 
     #[test]
