@@ -9,9 +9,12 @@ use crate::guard::Guard;
 use crate::machine::Machine;
 use crate::samples;
 use crate::sandboxes::{Flights, Index};
+use crate::secrets::Secrets;
+use crate::snapshots::Snapshots;
 use crate::store::Store;
 use crate::templates::Templates;
 use crate::tokens::Tokens;
+use crate::volumes::Volumes;
 
 /// The state of the server; one a server, behind an `Arc`.
 #[derive(Debug)]
@@ -25,6 +28,9 @@ pub(crate) struct App {
     pub(crate) sandboxes: Index,
     pub(crate) flights: Flights,
     pub(crate) templates: Arc<Templates>,
+    pub(crate) snapshots: Snapshots,
+    pub(crate) volumes: Volumes,
+    pub(crate) secrets: Secrets,
 }
 
 impl App {
@@ -39,6 +45,9 @@ impl App {
         let guard = Guard::new(&config.allowed_hosts);
         let store = Arc::new(store);
         let templates = Templates::open(Arc::clone(&provider), Arc::clone(&store), &config).await?;
+        let snapshots = Snapshots::open(Arc::clone(&provider), Arc::clone(&store)).await?;
+        let volumes = Volumes::open(Arc::clone(&store)).await?;
+        let secrets = Secrets::open(Arc::clone(&store)).await?;
         let app = Arc::new(Self {
             config,
             provider,
@@ -49,6 +58,9 @@ impl App {
             sandboxes: Index::default(),
             flights: Flights::default(),
             templates,
+            snapshots,
+            volumes,
+            secrets,
         });
         app.find_sandboxes().await?;
         if app.provider.capabilities().metrics {

@@ -18,12 +18,16 @@ mod machine;
 mod network;
 mod proxy;
 mod resolve;
+mod rooted;
 mod samples;
 mod sandboxes;
+mod secrets;
 mod server;
+mod snapshots;
 mod store;
 mod templates;
 mod tokens;
+mod volumes;
 
 pub use config::{Egress, ServerConfig};
 pub use images::Alias;

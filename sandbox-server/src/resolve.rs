@@ -1,13 +1,12 @@
 //! What names in a create request stand for: templates and volumes.
 
-use std::collections::BTreeMap;
-
 use sandhold_core::Mount;
 use sandhold_e2b::wire::VolumeMount;
 
 use crate::app::App;
 use crate::error::{ApiError, ApiResult};
-use crate::templates::StartCommands;
+use crate::templates::resolve::Resolved;
+use crate::templates::{self, Context, StartCommands, TemplateName};
 
 /// A template that sandboxes can be made from.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -18,12 +17,8 @@ pub(crate) struct Template {
     pub(crate) alias: Option<String>,
     /// What the provider makes the sandbox from.
     pub(crate) provided: String,
-    /// The variables that every process has, before those of the create.
-    pub(crate) env: BTreeMap<String, String>,
-    /// The user that commands run as; default the provider's.
-    pub(crate) user: Option<String>,
-    /// Where commands start; default the user's home.
-    pub(crate) workdir: Option<String>,
+    /// How processes start unless the client says otherwise.
+    pub(crate) context: Context,
     /// What runs once the sandbox is there.
     pub(crate) start: Option<StartCommands>,
 }
@@ -33,18 +28,27 @@ pub(crate) struct Template {
 /// # Errors
 /// 400 for what is no reference, 404 in E2B's words for what is not there.
 pub(crate) async fn template(app: &App, reference: &str) -> ApiResult<Template> {
-    let found = app.templates.resolve(reference).await?;
+    let found = resolve(app, reference).await?;
     let provided = found.provider_template().to_owned();
-    let context = found.context.unwrap_or_default();
     Ok(Template {
         id: found.template_id,
         alias: found.alias,
         provided,
-        env: context.env,
-        user: Some(context.user),
-        workdir: context.workdir,
+        context: found.context,
         start: found.start,
     })
+}
+
+/// Finds what a reference stands for, among templates and then among snapshots of sandboxes.
+///
+/// # Errors
+/// As [`template`].
+pub(crate) async fn resolve(app: &App, reference: &str) -> ApiResult<Resolved> {
+    let name = TemplateName::parse(reference).map_err(ApiError::bad_request)?;
+    if let Some(found) = app.templates.resolve(&name).await? {
+        return Ok(found);
+    }
+    app.snapshots.resolve(&name).await?.ok_or_else(|| templates::not_found(reference))
 }
 
 /// Finds the volumes of a create, and where they are mounted.
@@ -52,9 +56,12 @@ pub(crate) async fn template(app: &App, reference: &str) -> ApiResult<Template> 
 /// # Errors
 /// 400 for one that is not there.
 pub(crate) async fn volumes(app: &App, mounts: &[VolumeMount]) -> ApiResult<Vec<Mount>> {
-    let _ = app;
-    match mounts.first() {
-        None => Ok(Vec::new()),
-        Some(mount) => Err(ApiError::bad_request(format!("volume '{}' not found", mount.name))),
+    let mut found = Vec::with_capacity(mounts.len());
+    for mount in mounts {
+        let directory = app.volumes.directory(&mount.name).await;
+        let directory =
+            directory.ok_or_else(|| ApiError::bad_request(format!("volume '{}' not found", mount.name)))?;
+        found.push(Mount::host_dir_writable(&mount.path, directory));
     }
+    Ok(found)
 }

@@ -120,6 +120,9 @@ pub struct SecretInfo {
     pub secret_id: String,
     /// Its name.
     pub name: String,
+    /// How often it got a value.
+    #[serde(default, deserialize_with = "nullable")]
+    pub current_version: u64,
     /// Free text pairs kept with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<BTreeMap<String, String>>,

@@ -11,16 +11,21 @@ use http::{Method, StatusCode, Uri};
 use crate::app::App;
 use crate::auth;
 use crate::error::{ApiError, ApiResult};
-use crate::templates;
+use crate::{secrets, snapshots, templates, volumes};
 
 /// Routes that need an API key; each part of the API adds its own here.
 fn keyed() -> Router<Arc<App>> {
-    Router::new().merge(sandboxes::routes()).merge(templates::routes::keyed())
+    Router::new()
+        .merge(sandboxes::routes())
+        .merge(templates::routes::keyed())
+        .merge(snapshots::routes())
+        .merge(volumes::keyed())
+        .merge(secrets::routes())
 }
 
 /// Routes that anybody may ask for, or that check credentials of their own.
 fn open() -> Router<Arc<App>> {
-    Router::new().route("/health", get(health)).merge(templates::routes::open())
+    Router::new().route("/health", get(health)).merge(templates::routes::open()).merge(volumes::open())
 }
 
 /// The whole control plane. What is not a route is an error of E2B's form too.

@@ -369,7 +369,7 @@ impl Store {
         match self {
             Self::Directory(path) => {
                 let Some(name) = plain(Path::new(name)) else { return Ok(None) };
-                match super::root::Root::open(path)?.read(Path::new(&name)) {
+                match crate::rooted::Root::open(path)?.read(Path::new(&name)) {
                     Ok(file) => Ok(Some(Box::new(file))),
                     Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
                     Err(error) => Err(error.into()),

@@ -12,7 +12,7 @@ use tar::EntryType;
 
 use super::ImageError;
 use super::archive::Image;
-use super::root::{Place, Root, inner_path, names};
+use crate::rooted::{Place, Root, inner_path, names};
 
 /// Marks in a layer: what was removed from those below, and directories of which only what this layer has is left.
 const WHITEOUT: &[u8] = b".wh.";

@@ -5,10 +5,11 @@ mod layer;
 mod library;
 mod provision;
 mod reference;
-pub(crate) mod root;
 
 use std::io;
 use std::path::Path;
+
+use crate::rooted::Root;
 
 pub(crate) use archive::Image;
 pub(crate) use layer::{Limits, Unpacked, by_owner};
@@ -35,7 +36,7 @@ impl ImageError {
     }
 }
 
-/// Lays an image down in a directory, which must not be there yet, with the places and the user that sandboxes need.
+/// Lays an image down in a directory, which must not be there yet, with the user that sandboxes need.
 pub(crate) fn unpack(
     image: &Image,
     directory: &Path,
@@ -43,7 +44,7 @@ pub(crate) fn unpack(
     stop: &dyn Fn() -> bool,
 ) -> Result<Unpacked, ImageError> {
     std::fs::create_dir(directory)?;
-    let root = root::Root::open(directory)?;
+    let root = Root::open(directory)?;
     let mut unpacked = layer::Unpacker::new(&root, limits).unpack(image, stop)?;
     provision::provision(&root, &mut unpacked)?;
     // A template is made of it only after it is on disk.

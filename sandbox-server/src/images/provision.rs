@@ -1,31 +1,18 @@
-//! What every sandbox needs and an image may lack: places that are mounted on, and the ordinary user.
+//! What an image must have, and the ordinary user that it may lack.
 
 use std::io::{self, Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rustix::fs::FileType;
 
 use super::ImageError;
 use super::layer::Unpacked;
-use super::root::Root;
+use crate::rooted::Root;
 
 /// The ordinary user of every sandbox, as E2B's templates have it.
 const USER: &str = "user";
 const USER_ID: u32 = 1000;
 const HOME: &str = "home/user";
-
-/// Directories that are there, with their mode.
-const DIRS: [(&str, u32); 9] = [
-    ("dev", 0o755),
-    ("etc", 0o755),
-    ("home", 0o755),
-    ("proc", 0o555),
-    ("root", 0o700),
-    ("run", 0o755),
-    ("sys", 0o555),
-    ("tmp", 0o1777),
-    ("var/tmp", 0o1777),
-];
 
 /// Account files are small; a larger one is not read.
 const MAX_FILE: u64 = 4 << 20;
@@ -38,16 +25,6 @@ pub(super) fn provision(root: &Root, unpacked: &mut Unpacked) -> Result<(), Imag
         return Err(ImageError::invalid(
             "the image has no /bin/bash, with which commands are run; add it to the image (for Alpine: `apk add bash`)",
         ));
-    }
-    for (path, mode) in DIRS {
-        if root.dir(Path::new(path)).is_err() {
-            let place = root.make_place(Path::new(path))?;
-            if place.stat()?.is_some() {
-                return Err(ImageError::invalid(format!("/{path} of the image is no directory")));
-            }
-            place.make_dir(0o755)?;
-            place.chmod(mode)?;
-        }
     }
     let passwd = read(root, "etc/passwd")?;
     if field(&passwd, USER, 2).is_none() {
@@ -70,28 +47,6 @@ pub(super) fn provision(root: &Root, unpacked: &mut Unpacked) -> Result<(), Imag
     };
     if groups != group {
         write(root, unpacked, "etc/group", &groups)?;
-    }
-    if read(root, "etc/hosts")?.trim().is_empty() {
-        let hosts = "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n";
-        write(root, unpacked, "etc/hosts", hosts)?;
-    }
-    make_home(root, unpacked)
-}
-
-/// Makes the user's home where it is missing; one that is there belongs to whom the image says.
-fn make_home(root: &Root, unpacked: &mut Unpacked) -> Result<(), ImageError> {
-    if root.dir(Path::new(HOME)).is_ok() {
-        return Ok(());
-    }
-    let place = root.make_place(Path::new(HOME))?;
-    if place.stat()?.is_some() {
-        return Err(ImageError::invalid(format!("/{HOME} of the image is no directory")));
-    }
-    place.make_dir(0o755)?;
-    if rustix::process::geteuid().is_root() {
-        place.chown(USER_ID, USER_ID)?;
-    } else {
-        unpacked.owners.insert(PathBuf::from(HOME), (USER_ID, USER_ID));
     }
     Ok(())
 }

@@ -41,7 +41,7 @@ impl Sandbox {
     }
 
     /// The right to change it, unless somebody has it now.
-    pub(super) fn turn_now(&self) -> ApiResult<MutexGuard<'_, ()>> {
+    pub(crate) fn turn_now(&self) -> ApiResult<MutexGuard<'_, ()>> {
         self.change
             .try_lock()
             .map_err(|_| ApiError::conflict(format!("Sandbox {} is in transition", self.id)))

@@ -100,12 +100,11 @@ impl App {
             .with_network(new.network)
             .with_lease(Duration::from_secs(new.made.timeout))
             .with_on_expiry(if new.made.auto_pause { OnExpiry::Pause } else { OnExpiry::Kill });
-        if let Some(user) = new.template.user {
-            spec = spec.with_user(user);
-        }
-        spec.workdir = new.template.workdir;
+        let context = new.template.context;
+        spec.user = context.user;
+        spec.workdir = context.workdir;
         spec.mounts = new.mounts;
-        spec.env = new.template.env;
+        spec.env = context.env;
         spec.env.insert("E2B_TEMPLATE_ID".to_owned(), new.made.template.clone());
         spec.env.extend(new.env);
         spec.metadata = new.metadata.clone();

@@ -6,6 +6,8 @@ use sandhold_core::{Error, ErrorKind, Result};
 use sandhold_e2b::wire::{Lifecycle, NetworkConfig, OnTimeout, VolumeMount};
 use serde::{Deserialize, Serialize};
 
+use crate::templates::{Context, StartCommands};
+
 /// What names of metadata begin with that belong to this server; clients neither see nor set them.
 pub(crate) const RESERVED: &str = "sandhold.server/";
 
@@ -35,6 +37,12 @@ pub(crate) struct Made {
     pub(crate) network: Option<NetworkConfig>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) volume_mounts: Option<Vec<VolumeMount>>,
+    /// How the template's processes start, which snapshots of the sandbox take over.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) context: Option<Context>,
+    /// What the template starts in each sandbox.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) start: Option<StartCommands>,
     /// What was asked for, where the create had an idempotency key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) request: Option<String>,

@@ -9,12 +9,13 @@ use sandhold_e2b::wire::{Build, LogLevel, StepKind};
 
 use crate::app::blocking;
 use crate::images::{self, Found, Image, ImageError, Unpacked};
+use crate::rooted;
 
 use super::Templates;
 use super::layers::Chain;
 use super::log::BuildLog;
 use super::record::{Built, Context, Layer, Reason, StartCommands};
-use super::session::{Session, Voice, run};
+use super::session::{SNAPSHOT_PREFIX, Session, Voice, run};
 use super::steps::{self, Surroundings};
 use super::{ids, start};
 
@@ -184,7 +185,9 @@ impl Templates {
             let note = format!("[base] {} device nodes were left out", unpacked.skipped_devices);
             log.say(LogLevel::Warn, "base", note);
         }
-        let imported = importer.import_root(&directory.0).await;
+        let name = ids::template().map_err(|error| base(error.message().to_owned()))?;
+        let name = format!("{SNAPSHOT_PREFIX}{name}");
+        let imported = importer.import_root(&directory.0, &name).await;
         let imported = imported
             .map_err(|error| base(format!("the image could not be taken in: {}", error.message())))?;
         let context = Context { env, ..Context::default() };
@@ -269,7 +272,7 @@ impl Drop for Scratch {
     fn drop(&mut self) {
         let path = std::mem::take(&mut self.0);
         let remove = move || {
-            if let Err(error) = images::root::remove_tree(&path) {
+            if let Err(error) = rooted::remove_tree(&path) {
                 tracing::warn!(%error, path = %path.display(), "an unpacked image is left behind");
             }
         };

@@ -29,7 +29,8 @@ use tokio::sync::{RwLock, Semaphore, watch};
 
 use crate::app::blocking;
 use crate::config::{Egress, ServerConfig};
-use crate::images::{ImageLibrary, Limits, root};
+use crate::images::{ImageLibrary, Limits};
+use crate::rooted;
 use crate::store::Store;
 
 use build::Base;
@@ -37,10 +38,14 @@ use catalog::Catalog;
 use layers::Layers;
 use log::BuildLog;
 use record::Reason;
-use session::{OWNER, SNAPSHOT_PREFIX, Session};
+use session::{OWNER, Session};
 use uploads::Uploads;
 
-pub(crate) use record::StartCommands;
+pub(crate) use catalog::{BASE, not_found};
+pub(crate) use ids::{build as uuid, template as short_id};
+pub(crate) use names::{DEFAULT_TAG, NAMESPACE, TemplateName};
+pub(crate) use record::{Context, StartCommands};
+pub(crate) use session::SNAPSHOT_PREFIX;
 
 /// So many builds run at once; more wait.
 const MAX_BUILDS: usize = 4;
@@ -48,12 +53,12 @@ const MAX_BUILDS: usize = 4;
 /// Makes templates from root directories: what images need of a provider.
 #[async_trait]
 pub trait RootImporter: std::fmt::Debug + Send + Sync {
-    /// Makes a template from a directory, which is left to the caller. As root, files belong to the ids that they have
+    /// Makes a template of this name from a directory, which is left to the caller. As root, files belong to the ids that they have
     /// inside; as another user, everything belongs to the caller, who is root inside.
     ///
     /// # Errors
     /// As [`SandboxProvider::snapshot`].
-    async fn import_root(&self, directory: &Path) -> Result<SnapshotInfo>;
+    async fn import_root(&self, directory: &Path, name: &str) -> Result<SnapshotInfo>;
 }
 
 /// The templates of a server, and the builds that run.
@@ -95,7 +100,7 @@ impl Templates {
         let opened = blocking(move || {
             let (logs, scratch) = (store.make_dir("logs")?, store.make_dir("scratch")?);
             for left in std::fs::read_dir(&scratch).into_iter().flatten().flatten() {
-                if let Err(error) = root::remove_tree(&left.path()) {
+                if let Err(error) = rooted::remove_tree(&left.path()) {
                     tracing::warn!(%error, path = %left.path().display(), "an unpacked image is left behind");
                 }
             }

@@ -1,15 +1,13 @@
 //! What a name stands for when a sandbox is made.
 
-use sandhold_core::{SnapshotFilter, SnapshotInfo};
 use sandhold_e2b::wire::BuildStatus;
 
 use crate::error::{ApiError, ApiResult};
 
 use super::Templates;
-use super::catalog::{BASE, not_found};
-use super::names::{DEFAULT_TAG, NAMESPACE, TemplateName};
+use super::catalog::BASE;
+use super::names::{DEFAULT_TAG, TemplateName};
 use super::record::{BuildRecord, Context, StartCommands, TemplateRecord};
-use super::session::SNAPSHOT_PREFIX;
 
 /// What sandboxes are made from.
 #[derive(Clone, Debug, Default)]
@@ -22,8 +20,8 @@ pub(crate) struct Resolved {
     pub(crate) build_id: Option<String>,
     /// The provider's snapshot; `None` for its base.
     pub(crate) snapshot: Option<String>,
-    /// How processes start unless the client says otherwise. `None` for a snapshot, which has what its sandbox had.
-    pub(crate) context: Option<Context>,
+    /// How processes start unless the client says otherwise.
+    pub(crate) context: Context,
     /// What runs when the sandbox is there.
     pub(crate) start: Option<StartCommands>,
 }
@@ -36,17 +34,15 @@ impl Resolved {
 }
 
 impl Templates {
-    /// Finds what a client means by a template: an id, an alias, one with a namespace, each with a tag or without, or
-    /// the id of a snapshot.
+    /// Finds a template by its id, its alias, or one with a namespace, each with a tag or without.
     ///
     /// # Errors
-    /// 400 for what is no name, 404 for what is not there.
-    pub(crate) async fn resolve(&self, text: &str) -> ApiResult<Resolved> {
-        let name = TemplateName::parse(text).map_err(ApiError::bad_request)?;
+    /// 404 for one that has no build that is ready, or none with the tag.
+    pub(crate) async fn resolve(&self, name: &TemplateName) -> ApiResult<Option<Resolved>> {
         if name.name == BASE && name.is_ours() && name.tag() == DEFAULT_TAG {
-            return Ok(base());
+            return Ok(Some(base()));
         }
-        if let Some(record) = self.catalog.find(&name).await {
+        if let Some(record) = self.catalog.find(name).await {
             let build = ready_build(&record, name.tag()).ok_or_else(|| match record.tags.is_empty() {
                 true => ApiError::not_found(format!("template '{name}' has no build that is ready")),
                 false => ApiError::not_found(format!(
@@ -56,53 +52,17 @@ impl Templates {
                 )),
             })?;
             let built = build.built.clone().unwrap_or_default();
-            return Ok(Resolved {
+            return Ok(Some(Resolved {
                 template_id: record.id.clone(),
                 alias: Some(record.name.clone()),
                 build_id: Some(build.id.clone()),
                 snapshot: built.layer.snapshot,
-                context: Some(built.layer.context),
+                context: built.layer.context,
                 start: built.start,
-            });
-        }
-        match self.snapshot(&name).await? {
-            Some(found) => Ok(Resolved {
-                template_id: name.to_string(),
-                snapshot: Some(found.id.as_str().to_owned()),
-                ..Resolved::default()
-            }),
-            None => Err(not_found(text)),
-        }
-    }
-
-    /// Finds the snapshot of a sandbox by what clients know it as.
-    pub(crate) async fn snapshot(&self, name: &TemplateName) -> ApiResult<Option<SnapshotInfo>> {
-        if !self.provider.capabilities().snapshot {
-            return Ok(None);
-        }
-        let mut all = self.provider.list_snapshots(SnapshotFilter::default()).await?;
-        while let Some(info) = all.next().await {
-            let info = info?;
-            if names_of(&info).any(|known| stands_for(&known, name)) {
-                return Ok(Some(info));
-            }
+            }));
         }
         Ok(None)
     }
-}
-
-/// Returns what clients know a snapshot as: its names, or its id where it has none. Those of builds are no client's.
-pub(crate) fn names_of(info: &SnapshotInfo) -> impl Iterator<Item = String> {
-    let unnamed = info.names.is_empty().then(|| format!("{}:{DEFAULT_TAG}", info.id.as_str()));
-    let named = info.names.iter().filter(|name| !name.starts_with(SNAPSHOT_PREFIX)).cloned();
-    unnamed.into_iter().chain(named)
-}
-
-/// Says whether a known name, which may lack its defaults, is the one that is meant.
-fn stands_for(known: &str, meant: &TemplateName) -> bool {
-    let Ok(known) = TemplateName::parse(known) else { return false };
-    let namespace = |name: &TemplateName| name.namespace.clone().unwrap_or_else(|| NAMESPACE.to_owned());
-    known.name == meant.name && known.tag() == meant.tag() && namespace(&known) == namespace(meant)
 }
 
 /// The template that is always there.

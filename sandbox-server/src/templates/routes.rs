@@ -8,7 +8,7 @@ use axum::extract::{Path, Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, patch, post, put};
 use http::{HeaderMap, HeaderValue, StatusCode, header};
-use sandhold_core::{DestroyOutcome, ErrorKind, SnapshotId};
+use sandhold_core::ErrorKind;
 use sandhold_e2b::wire::{
     AliasInfo, AssignTags, AssignedTags, Build, BuildInfo, BuildReason, BuildStatus, BuildStatusAnswer,
     CreatedTemplate, FileUpload, LogEntry, LogLevel, NEXT_TOKEN_HEADER, NewTemplate, RemoveTags, Secret, Tag,
@@ -121,10 +121,10 @@ async fn start(
     let base = match (&body.from_image, &body.from_template) {
         (Some(image), None) => Base::Image(image.clone()),
         (None, Some(template)) => {
-            let resolved = app.templates.resolve(template).await?;
+            let resolved = crate::resolve::resolve(&app, template).await?;
             let layer = super::record::Layer {
                 snapshot: resolved.snapshot.clone(),
-                context: resolved.context.clone().unwrap_or_default(),
+                context: resolved.context.clone(),
             };
             let identity = resolved.build_id.as_deref().or(resolved.snapshot.as_deref()).unwrap_or(BASE);
             Base::Template(super::record::Built { layer, start: resolved.start.clone() }, identity.to_owned())
@@ -452,10 +452,9 @@ async fn remove(State(app): State<Arc<App>>, Segment(id): Segment) -> ApiResult<
     if let Some(record) = app.templates.catalog.find(&name).await {
         return remove_template(&app, &record).await;
     }
-    let found = app.templates.snapshot(&name).await?.ok_or_else(|| not_found(&id))?;
-    match app.provider.delete_snapshot(&SnapshotId::new(found.id.as_str())).await {
-        Ok(DestroyOutcome::Destroyed) => Ok(StatusCode::NO_CONTENT),
-        Ok(_) => Err(not_found(&id)),
+    match app.snapshots.delete(&name).await {
+        Ok(true) => Ok(StatusCode::NO_CONTENT),
+        Ok(false) => Err(not_found(&id)),
         Err(error) if matches!(error.kind(), ErrorKind::Conflict | ErrorKind::InvalidState) => {
             Err(in_use(&id))
         }

@@ -14,6 +14,7 @@ use super::view;
 use crate::app::App;
 use crate::error::{ApiError, ApiResult};
 use crate::sandboxes::{Made, NewSandbox, RESERVED};
+use crate::templates::Context;
 use crate::{api, extract, network, resolve};
 
 /// What differs between the two routes.
@@ -107,6 +108,8 @@ async fn checked(
         made: Made {
             template: template.id.clone(),
             alias: template.alias.clone(),
+            context: (template.context != Context::default()).then(|| template.context.clone()),
+            start: template.start.clone(),
             secure,
             timeout,
             auto_pause,

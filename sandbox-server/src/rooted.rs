@@ -94,6 +94,28 @@ fn no_name() -> io::Error {
 }
 
 impl Place {
+    /// A name in an open directory.
+    pub(crate) fn new(parent: OwnedFd, name: OsString) -> Self {
+        Self { parent, name }
+    }
+
+    /// Opens the directory that is there, unless it is a link to one.
+    pub(crate) fn open_dir(&self) -> io::Result<OwnedFd> {
+        let flags = OFlags::RDONLY | DIRECTORY | OFlags::NOFOLLOW;
+        Ok(rustix::fs::openat(&self.parent, &self.name, flags, Mode::empty())?)
+    }
+
+    /// Reads where a symbolic link leads, as text.
+    pub(crate) fn read_link(&self) -> io::Result<OsString> {
+        let target = rustix::fs::readlinkat(&self.parent, &self.name, Vec::new())?;
+        Ok(OsStr::from_bytes(target.to_bytes()).to_owned())
+    }
+
+    /// Moves what is here to another place of the same file system, in place of what is there.
+    pub(crate) fn rename_to(&self, to: &Self) -> io::Result<()> {
+        Ok(rustix::fs::renameat(&self.parent, &self.name, &to.parent, &to.name)?)
+    }
+
     /// Looks at what is there, without following a link.
     pub(crate) fn stat(&self) -> io::Result<Option<Stat>> {
         match rustix::fs::statat(&self.parent, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
