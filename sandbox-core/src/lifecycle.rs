@@ -181,7 +181,8 @@ pub(crate) async fn stop(home: &Home, key: &Key) -> Result<StopOutcome> {
 /// Destroys the sandbox of a key from a fresh process; an open create is looked for and ended too.
 pub(crate) async fn destroy(home: &Home, key: &Key) -> Result<DestroyOutcome> {
     let lease = home.lease_in_time(key, "destroy").await?;
-    let Some(record) = home.load(key).await? else { return destroy_unrecorded(home, key).await };
+    let record = home.load(key).await?.filter(|record| !record.is_tombstone());
+    let Some(record) = record else { return destroy_unrecorded(home, key).await };
     destroy_recorded(home, record, &lease).await
 }
 
@@ -233,15 +234,29 @@ pub(crate) async fn destroy_recorded(
     }
     record.enter(Phase::Destroying);
     let record = home.registry.store(record, lease).await?;
-    finish_destroy(home, &record, lease).await
+    Ok(finish_destroy(home, record, lease).await?.0)
 }
 
-/// Finishes a destroy that was written down.
-pub(crate) async fn finish_destroy(home: &Home, record: &Record, lease: &Lease) -> Result<DestroyOutcome> {
+/// Finishes a destroy that was written down; returns what is left of the record.
+pub(crate) async fn finish_destroy(
+    home: &Home,
+    record: Record,
+    lease: &Lease,
+) -> Result<(DestroyOutcome, Option<Record>)> {
     let outcome = match &record.id {
         Some(id) => home.provider.destroy(id).await?,
         None => DestroyOutcome::AlreadyGone,
     };
-    home.registry.remove(record, lease).await?;
-    Ok(outcome)
+    Ok((outcome, forget(home, record, lease).await?))
+}
+
+/// Forgets a sandbox that is gone, but not the attempts that were given up before it; returns what is left.
+pub(crate) async fn forget(home: &Home, record: Record, lease: &Lease) -> Result<Option<Record>> {
+    if record.is_tombstone() {
+        return Ok(Some(record));
+    }
+    match record.clone().into_tombstone() {
+        Some(tombstone) => home.registry.store(tombstone, lease).await.map(Some),
+        None => home.registry.remove(&record, lease).await.map(|()| None),
+    }
 }

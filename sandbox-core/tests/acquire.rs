@@ -5,13 +5,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use sandhold_core::testing::{FakeOptions, FakeProvider, Fault, Gate, Verb};
 use sandhold_core::{
     AcquireOptions, AcquireOutcome, Attempt, CreateOptions, DestroyOutcome, Error, ErrorKind, Exclusion,
-    ExecOptions, FindQuery, Generation, How, Key, Memory, MemoryRegistry, OnSetupFailure, OnSpecConflict,
-    Outcome, Owner, ProcessSpec, Registry, ReplaceWhenGone, SandboxHandleExt as _, SandboxId,
-    SandboxProvider as _, SandboxProviderExt as _, SandboxSpec, Sandboxes, SetupState, StopOutcome, Tags,
+    ExecOptions, FindQuery, Generation, How, Key, Lease, Memory, MemoryRegistry, OnSetupFailure,
+    OnSpecConflict, Outcome, Owner, Phase, ProcessSpec, Record, RecordFilter, Registry, RegistryScope,
+    ReplaceWhenGone, Result, ResultStream, SandboxHandleExt as _, SandboxId, SandboxProvider as _,
+    SandboxProviderExt as _, SandboxSpec, Sandboxes, SetupState, StopOutcome, Tags,
 };
+use tokio::sync::Semaphore;
 
 fn host(provider: &FakeProvider) -> Sandboxes {
     Sandboxes::new(Arc::new(provider.clone()))
@@ -663,40 +666,117 @@ async fn a_provider_without_a_listing_bound_needs_consent_where_no_registry_is_s
     assert_eq!(provider.counts().created, 1);
 }
 
+/// A registry of a host that falls asleep right before it writes that its sandbox is ready.
+#[derive(Debug)]
+struct Asleep {
+    registry: MemoryRegistry,
+    fell: Semaphore,
+    wake: Semaphore,
+}
+
+impl Asleep {
+    fn over(registry: &MemoryRegistry) -> Arc<Self> {
+        Arc::new(Self { registry: registry.clone(), fell: Semaphore::new(0), wake: Semaphore::new(0) })
+    }
+}
+
+#[async_trait]
+impl Registry for Asleep {
+    fn scope(&self) -> RegistryScope {
+        self.registry.scope()
+    }
+
+    async fn load(&self, owner: &Owner, key: &Key) -> Result<Option<Record>> {
+        self.registry.load(owner, key).await
+    }
+
+    async fn store(&self, record: Record, lease: &Lease) -> Result<Record> {
+        if record.phase == Phase::Ready {
+            self.fell.add_permits(1);
+            self.wake.acquire().await.unwrap().forget();
+        }
+        self.registry.store(record, lease).await
+    }
+
+    async fn remove(&self, record: &Record, lease: &Lease) -> Result<()> {
+        self.registry.remove(record, lease).await
+    }
+
+    async fn try_lease(&self, owner: &Owner, key: &Key, ttl: Duration) -> Result<Option<Lease>> {
+        self.registry.try_lease(owner, key, ttl).await
+    }
+
+    async fn renew(&self, owner: &Owner, key: &Key, lease: &mut Lease, ttl: Duration) -> Result<()> {
+        self.registry.renew(owner, key, lease, ttl).await
+    }
+
+    async fn list(&self, filter: RecordFilter) -> Result<ResultStream<Record>> {
+        self.registry.list(filter).await
+    }
+}
+
 #[tokio::test(start_paused = true)]
-async fn a_holder_whose_lease_was_taken_over_destroys_what_it_made() {
+async fn a_creator_that_was_overtaken_leaves_the_sandbox_to_who_took_it_over() {
     let provider = FakeProvider::new();
     let registry = MemoryRegistry::new();
-    let gate = Gate::new();
-    provider.script(Verb::Create, Fault::HoldAfter(gate.clone()));
+    let asleep = Asleep::over(&registry);
     let late = tokio::spawn({
-        let sandboxes = host_with(&provider, &registry);
-        let slow = options().with_call_deadline(Duration::from_secs(75));
-        async move { sandboxes.acquire("k", slow).await }
+        let sandboxes = host(&provider).with_registry(asleep.clone());
+        async move { sandboxes.acquire("k", options()).await }
     });
-    gate.arrived(1).await;
-    // Another contender takes the expired lease over and gives the open attempt up.
-    let (owner, key) = (Owner::default(), Key::new("k").unwrap());
-    // Time stands still for the create's own deadline: only the registry's clock is asked here.
-    let taken = loop {
-        match registry.try_lease(&owner, &key, Duration::from_secs(60)).await.unwrap() {
-            Some(lease) => break Some(lease),
-            None => {
-                tokio::time::advance(Duration::from_secs(1)).await;
-                if late.is_finished() {
-                    break None;
-                }
-            }
-        }
-    };
-    gate.open();
-    match late.await.unwrap() {
-        // The create's deadline lies before the end of the lease: the holder itself settles in time.
-        Ok(acquired) => assert_eq!(acquired.facts.how, How::Adopted),
-        Err(error) => assert_eq!(error.kind(), ErrorKind::Stale),
-    }
-    drop(taken);
-    assert_eq!(provider.counts().created, 1);
+    asleep.fell.acquire().await.unwrap().forget();
+    // The lease of the sleeper runs out, and another host settles its open create.
+    let taken_over = host_with(&provider, &registry).acquire("k", options()).await.unwrap();
+    assert_eq!(taken_over.facts.how, How::Adopted);
+    asleep.wake.add_permits(1);
+    assert_eq!(late.await.unwrap().unwrap_err().kind(), ErrorKind::Stale);
+    assert!(taken_over.sandbox.exec(ProcessSpec::argv("true", [""; 0])).await.is_ok());
+    let counts = provider.counts();
+    assert_eq!((counts.created, counts.of(Verb::Destroy), provider.alive().len()), (1, 0, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_creator_that_was_given_up_destroys_what_it_made() {
+    let provider = FakeProvider::new();
+    let registry = MemoryRegistry::new();
+    let asleep = Asleep::over(&registry);
+    let late = tokio::spawn({
+        let sandboxes = host(&provider).with_registry(asleep.clone());
+        async move { sandboxes.acquire("k", options()).await }
+    });
+    asleep.fell.acquire().await.unwrap().forget();
+    // Whoever takes over settles the create and then destroys the sandbox; the key gets another one.
+    let other = host_with(&provider, &registry);
+    other.acquire("k", options()).await.unwrap();
+    other.destroy("k").await.unwrap();
+    let second = other.acquire("k", options()).await.unwrap();
+    asleep.wake.add_permits(1);
+    assert_eq!(late.await.unwrap().unwrap_err().kind(), ErrorKind::Stale);
+    assert_eq!(
+        provider.alive().iter().map(|info| &info.id).collect::<Vec<_>>(),
+        [second.sandbox.provider_id()]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_create_that_was_given_up_is_known_after_a_destroy_and_its_late_sandbox_is_destroyed() {
+    let provider = FakeProvider::new();
+    let registry = MemoryRegistry::new();
+    let sandboxes = host_with(&provider, &registry);
+    // The provider breaks its bound: the create takes effect long after its absence counted as proven.
+    provider.script(Verb::Create, Fault::CommitLate(Duration::from_secs(3600)));
+    let error = sandboxes.acquire("k", options().with_deadline(Duration::from_secs(900))).await.unwrap_err();
+    assert_eq!(error.outcome(), Outcome::NotStarted, "{error:?}");
+    sandboxes.acquire("k", options()).await.unwrap();
+    sandboxes.destroy("k").await.unwrap();
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    assert_eq!(provider.alive().len(), 1, "the late one has come");
+    let acquired = sandboxes.acquire("k", options()).await.unwrap();
+    assert_eq!((acquired.outcome, &acquired.facts.how), (AcquireOutcome::Created, &How::Fresh));
+    assert_eq!(
+        provider.alive().iter().map(|info| &info.id).collect::<Vec<_>>(),
+        [acquired.sandbox.provider_id()]
+    );
 }
 
 #[tokio::test]

@@ -6,7 +6,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::steps::{Acquisition, CONTENDED, Found, senior};
-use super::{Acquired, Exclusion, How, LEASE_TTL};
+use super::{Acquired, Exclusion, Home, How, LEASE_TTL};
+use crate::lifecycle::forget;
 use crate::registry::{Lease, Phase, Record, RegistryScope};
 use crate::{
     Connection, CreateOptions, Error, ErrorKind, FindQuery, Outcome, Result, SandboxHandle, SandboxId,
@@ -101,7 +102,7 @@ impl Acquisition {
             };
             if error.outcome() == Outcome::NotStarted {
                 // Nothing was made, so nothing must be settled; the next acquire begins afresh.
-                self.home.registry.remove(&record, &lease).await?;
+                forget(&self.home, record, &lease).await?;
                 return Err(error);
             }
             tracing::warn!(key = %self.key, %error, "the answer of a create was lost; looking for its sandbox");
@@ -116,8 +117,9 @@ impl Acquisition {
                         .not_retryable());
                 }
                 None => {
-                    // Proven absent: nothing was made.
-                    self.home.registry.remove(&record, &lease).await?;
+                    // Proven absent, as far as the provider keeps its bound: should one come after all, it is known.
+                    record.abandon();
+                    forget(&self.home, record, &lease).await?;
                     return Err(error.with_outcome(Outcome::NotStarted));
                 }
             }
@@ -151,15 +153,9 @@ impl Acquisition {
             };
             record.id = Some(handle.id().clone());
             record.enter(Phase::Ready);
-            match home.registry.store(record, &lease).await {
+            match home.registry.store(record.clone(), &lease).await {
                 Ok(record) => Ok(Sent::Made { record, handle, lease }),
-                Err(error) if error.kind() == ErrorKind::Stale => {
-                    // Overtaken: handing out needed this very store, so nobody has the sandbox.
-                    match home.provider.destroy(handle.id()).await {
-                        Ok(_) => Err(error),
-                        Err(cleanup) => Err(error.with_cleanup(&cleanup)),
-                    }
-                }
+                Err(error) if error.kind() == ErrorKind::Stale => Err(overtaken(&home, record, error).await),
                 // The intent stands in the registry; the next acquire settles it.
                 Err(error) => Err(error.with_outcome(Outcome::Unknown)),
             }
@@ -241,7 +237,7 @@ impl Acquisition {
                 let winner = winner.map(|info| info.id.to_string()).unwrap_or_default();
                 tracing::info!(key = %self.key, own = %own, winner, "another contender created first");
                 self.home.provider.destroy(&own).await?;
-                self.home.registry.remove(&found.record, &lease).await?;
+                forget(&self.home, found.record, &lease).await?;
                 drop(lease);
                 Err(self
                     .error(
@@ -252,5 +248,20 @@ impl Acquisition {
                     .retryable(None))
             }
         }
+    }
+}
+
+/// Ends what a creator made that was overtaken before it could say so in the record, unless the sandbox was taken over too:
+/// whoever settled the open attempt found it, and callers have it by now.
+async fn overtaken(home: &Home, made: Record, error: Error) -> Error {
+    let Some(id) = made.id else { return error };
+    match home.load(&made.key).await {
+        Ok(Some(record)) if record.attempt == made.attempt => error,
+        Ok(_) => match home.provider.destroy(&id).await {
+            Ok(_) => error,
+            Err(cleanup) => error.with_cleanup(&cleanup),
+        },
+        // Whose it is is unknown, so it is left; its attempt stands in the record, or in the list of those given up.
+        Err(cleanup) => error.with_cleanup(&cleanup),
     }
 }

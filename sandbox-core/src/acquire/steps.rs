@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use super::flight::{Stage, spec_conflict};
 use super::{AcquireOptions, Acquired, Home, How, Leased, OnSpecConflict, ReplaceWhenGone};
 use crate::hooks::Hooks;
+use crate::lifecycle::finish_destroy;
 use crate::registry::{Lease, Phase, Record};
 use crate::{
     ConnectOptions, Connection, Error, ErrorKind, FindQuery, Key, Memory, Outcome, Result, SandboxId,
@@ -120,12 +121,9 @@ impl Acquisition {
 
     async fn run_leased(&self, lease: Lease) -> Result<Acquired> {
         let mut record = self.home.load(&self.key).await?;
-        if let Some(open) = &record
-            && open.phase == Phase::Destroying
-        {
+        if let Some(open) = record.take_if(|record| record.phase == Phase::Destroying) {
             self.stage.enter("destroy");
-            crate::lifecycle::finish_destroy(&self.home, open, &lease).await?;
-            record = None;
+            record = finish_destroy(&self.home, open, &lease).await?.1;
         }
         if let Some(wanted) = &self.options.provider_id
             && let Some(known) = record.as_ref().and_then(|record| record.id.as_ref())
@@ -140,7 +138,7 @@ impl Acquisition {
                 .with_context("record_id", known)
                 .with_context("provider_id", wanted));
         }
-        if let Some(record) = &record
+        if let Some(record) = record.as_ref().filter(|record| !record.is_tombstone())
             && let Some(field) = record.spec.conflicts_with(&self.options.spec)
         {
             match self.options.on_spec_conflict {
@@ -160,8 +158,8 @@ impl Acquisition {
         let old = record.id.clone();
         record.enter(Phase::Destroying);
         let record = self.home.registry.store(record, &lease).await?;
-        crate::lifecycle::finish_destroy(&self.home, &record, &lease).await?;
-        self.create(None, old, lease).await
+        let (_, left) = finish_destroy(&self.home, record, &lease).await?;
+        self.create(left, old, lease).await
     }
 
     /// The preferred id: the caller's, else the record's.
@@ -174,8 +172,8 @@ impl Acquisition {
         if let Look::Here(info) = self.look(&id, record.as_ref()).await? {
             self.check_owner(&info, record.as_ref())?;
             let present = match &record {
-                Some(record) => record.clone(),
-                None => self.record_of(&info)?,
+                Some(record) if record.id.is_some() => record.clone(),
+                other => self.record_of(&info, other.as_ref())?,
             };
             self.stage.enter("connect");
             if let Some(connection) = self.connect(&info).await? {
@@ -195,7 +193,9 @@ impl Acquisition {
         if let Some(info) = self.home.provider.find_id(id).await? {
             return Ok(Look::Here(Box::new(info)));
         }
-        let Some(record) = record else { return Ok(Look::Gone) };
+        let Some(record) = record.filter(|record| record.id.as_ref() == Some(id)) else {
+            return Ok(Look::Gone);
+        };
         let here = self.home.provider.fingerprint();
         if record.fingerprint != here {
             return Err(self
@@ -267,8 +267,9 @@ impl Acquisition {
         }
     }
 
-    /// A record for a sandbox that has none here: another registry's, or one made elsewhere.
-    fn record_of(&self, info: &SandboxInfo) -> Result<Record> {
+    /// A record, still to be stored, for a sandbox that has none here: another registry's, or one made elsewhere.
+    /// `over` is the one that it takes the place of.
+    fn record_of(&self, info: &SandboxInfo, over: Option<&Record>) -> Result<Record> {
         let mut record = Record::intent(
             self.home.owner.clone(),
             self.key.clone(),
@@ -281,7 +282,10 @@ impl Acquisition {
             record.generation = tags.generation.clone();
             record.attempt = tags.attempt.clone();
         }
-        record.enter(Phase::Ready);
+        if let Some(over) = over {
+            record.version = over.version;
+            record.abandoned.clone_from(&over.abandoned);
+        }
         Ok(record)
     }
 
@@ -326,11 +330,7 @@ impl Acquisition {
             tracing::warn!(key = %self.key, chosen = %chosen.id, others = duplicates.len(), "several sandboxes of one key");
         }
         self.check_owner(&chosen, None)?;
-        let mut fresh = self.record_of(&chosen)?;
-        if let Some(record) = record {
-            fresh.version = record.version;
-            fresh.abandoned = record.abandoned;
-        }
+        let fresh = self.record_of(&chosen, record.as_ref())?;
         self.stage.enter("connect");
         match self.connect(&chosen).await? {
             Some(connection) => self.attached(fresh, connection, duplicates, lease).await,
@@ -361,7 +361,7 @@ impl Acquisition {
             Some(_) => how_connected(connection.resumed),
             None => How::Unfinished,
         };
-        if record.version == 0 || record.phase != Phase::Ready {
+        if record.phase != Phase::Ready {
             record.enter(Phase::Ready);
             record = self.home.registry.store(record, &lease).await?;
         }

@@ -163,9 +163,29 @@ impl Record {
 
     /// Gives the present attempt up, and forgets the ones that are old enough.
     pub fn abandon(&mut self) {
+        self.forget_old_attempts();
+        self.abandoned.push(Abandoned { attempt: self.attempt.clone(), at: SystemTime::now() });
+    }
+
+    fn forget_old_attempts(&mut self) {
         let now = SystemTime::now();
         self.abandoned.retain(|old| now.duration_since(old.at).is_ok_and(|age| age < KEEP_ABANDONED));
-        self.abandoned.push(Abandoned { attempt: self.attempt.clone(), at: now });
+    }
+
+    /// Turns the record of a sandbox that is gone into what must outlive it: the attempts that were given up, whose
+    /// sandboxes may still come. `None` when there are none.
+    #[must_use]
+    pub fn into_tombstone(mut self) -> Option<Self> {
+        self.forget_old_attempts();
+        self.id = None;
+        self.enter(Phase::Destroying);
+        (!self.abandoned.is_empty()).then_some(self)
+    }
+
+    /// Tells whether this key has no sandbox, and the record is kept for its abandoned attempts alone.
+    #[must_use]
+    pub fn is_tombstone(&self) -> bool {
+        self.phase == Phase::Destroying && self.id.is_none()
     }
 
     /// Makes the error of a store or remove that found another version than this record's; for registries.
