@@ -1,0 +1,114 @@
+//! What a server that was killed leaves to the next one: everything.
+
+#![allow(clippy::unwrap_used, reason = "a broken rule panics")]
+
+#[path = "support/http.rs"]
+mod http;
+mod support;
+
+use http::{Box, Request, until};
+use serde_json::{Value, json};
+use support::Served;
+
+/// A view of a sandbox without what time changes.
+fn facts(sandbox: &Box) -> Value {
+    let mut info = sandbox.info().json();
+    let end = info["endAt"].as_str().unwrap().to_owned();
+    // The clock of the provider's lease has another origin: to the second it is the same.
+    info["endAt"] = end[..16].into();
+    info.as_object_mut().unwrap().remove("diskSizeMB");
+    info
+}
+
+fn moved(mut sandbox: Box, server: &Served) -> Box {
+    sandbox.at = server.address();
+    sandbox
+}
+
+#[test]
+fn a_killed_server_loses_no_sandbox_and_no_fact_about_one() {
+    let mut server = Served::start(&[]);
+    let at = server.address();
+    let running = Box::create(
+        at,
+        json!({
+            "timeout": 3600, "metadata": { "a b": "c&d=é" }, "envVars": { "GREETING": "hi" },
+            "autoPause": true, "autoResume": { "enabled": true }, "allow_internet_access": false,
+            "network": { "allowPublicTraffic": false, "maskRequestHost": "me:${PORT}" },
+        }),
+    );
+    running.write("kept.txt", "kept");
+    let network = running.control("PUT", "/network").json(&json!({ "denyOut": ["10.0.0.0/8"] })).send(at);
+    assert_eq!(network.status, 204);
+    let paused = Box::create(at, json!({ "timeout": 600 }));
+    paused.write("kept.txt", "asleep");
+    assert_eq!(paused.control("POST", "/pause").send(at).status, 204);
+    let asked = json!({ "templateID": "base", "timeout": 600 });
+    let ask = |at| Request::new("POST", "/v2/sandboxes").key().header("Idempotency-Key", "again").json(&asked).send(at);
+    let keyed = ask(at).text().to_owned();
+    let before = (facts(&running), paused.info().json());
+
+    server.crash_and_restart();
+
+    let (running, paused) = (moved(running, &server), moved(paused, &server));
+    assert_eq!((facts(&running), paused.info().json()), before);
+    assert_eq!(running.health(), 204);
+    assert_eq!(running.read("kept.txt").text(), "kept");
+    assert_eq!(paused.health(), 502);
+    assert_eq!(ask(server.address()).text(), keyed);
+    let connected = paused.control("POST", "/connect").json(&json!({ "timeout": 60 })).send(paused.at);
+    assert_eq!((connected.status, connected.json()), (201, paused.created.clone()));
+    assert_eq!(paused.read("kept.txt").text(), "asleep");
+    let again = running.control("POST", "/connect").json(&json!({ "timeout": 60 })).send(running.at);
+    assert_eq!((again.status, again.json()), (200, running.created.clone()));
+    let listed = Request::new("GET", "/v2/sandboxes").key().send(server.address());
+    assert_eq!(listed.json().as_array().unwrap().len(), 3);
+}
+
+#[test]
+fn a_sandbox_ends_in_time_also_when_no_server_runs() {
+    let mut server = Served::start(&[]);
+    let at = server.address();
+    let killed = Box::create(at, json!({ "timeout": 1 }));
+    let paused = Box::create(at, json!({ "timeout": 1, "autoPause": true }));
+    server.crash_and_restart();
+    let (killed, paused) = (moved(killed, &server), moved(paused, &server));
+    until("the one is gone", || killed.info().status == 404);
+    until("the other is paused", || paused.info().json()["state"] == "paused");
+    assert_eq!((killed.health(), paused.health()), (502, 502));
+    let connected = paused.control("POST", "/connect").json(&json!({ "timeout": 60 })).send(paused.at);
+    assert_eq!(connected.status, 201);
+    assert_eq!(paused.health(), 204);
+}
+
+#[test]
+fn three_rounds_of_pause_and_resume_keep_id_token_files_and_processes() {
+    let mut server = Served::start(&[]);
+    let mut sandbox = Box::create(server.address(), json!({ "timeout": 600 }));
+    let _running = sandbox.start("echo $$ > pid; while :; do echo x >> ticks; sleep 0.05; done");
+    until("the process runs", || sandbox.read("ticks").status == 200);
+    let pid = sandbox.read("pid").text().to_owned();
+    for round in 0..3 {
+        assert_eq!(sandbox.control("POST", "/pause").send(sandbox.at).status, 204);
+        assert_eq!(sandbox.control("POST", "/pause").send(sandbox.at).status, 409);
+        if round == 1 {
+            server.crash_and_restart();
+            sandbox = moved(sandbox, &server);
+        }
+        let connected = sandbox.control("POST", "/connect").json(&json!({ "timeout": 600 })).send(sandbox.at);
+        assert_eq!((connected.status, connected.json()), (201, sandbox.created.clone()));
+        assert_eq!(sandbox.read("pid").text(), pid);
+        let ticks = sandbox.read("ticks").body.len();
+        until("the process goes on", || sandbox.read("ticks").body.len() > ticks);
+    }
+}
+
+#[test]
+fn a_server_that_is_told_to_stop_ends_by_itself_and_leaves_sandboxes_alone() {
+    let mut server = Served::start(&[]);
+    let sandbox = Box::create(server.address(), json!({ "timeout": 600 }));
+    sandbox.write("kept.txt", "kept");
+    server.stop_and_restart();
+    let sandbox = moved(sandbox, &server);
+    assert_eq!(sandbox.read("kept.txt").text(), "kept");
+}
