@@ -145,7 +145,8 @@ fn a_create_that_cannot_be_is_refused_before_anything_is_made() {
     let unknown = create(at, "/v2", &json!({ "templateID": "no-such" }));
     assert_eq!(unknown.text(), r#"{"code":404,"message":"template 'no-such' not found"}"#);
     for key in ["", "a b", &"k".repeat(256), "k/../k"] {
-        let answer = Request::new("POST", "/v2/sandboxes").key().header("Idempotency-Key", key).json(&base(json!({})));
+        let answer =
+            Request::new("POST", "/v2/sandboxes").key().header("Idempotency-Key", key).json(&base(json!({})));
         refused(&answer.send(at), 400);
     }
     let listed = Request::new("GET", "/v2/sandboxes").key().send(at);
@@ -224,7 +225,11 @@ fn the_same_idempotency_key_makes_one_sandbox() {
     let server = Served::start(&[]);
     let at = server.address();
     let ask = |body: Value| {
-        Request::new("POST", "/v2/sandboxes").key().header("Idempotency-Key", "one-and-only").json(&body).send(at)
+        Request::new("POST", "/v2/sandboxes")
+            .key()
+            .header("Idempotency-Key", "one-and-only")
+            .json(&body)
+            .send(at)
     };
     let answers: Vec<_> = std::thread::scope(|scope| {
         let asked = [(); 4].map(|()| scope.spawn(|| ask(json!({ "templateID": "base", "timeout": 60 }))));

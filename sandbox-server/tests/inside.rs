@@ -40,12 +40,14 @@ http.server.ThreadingHTTPServer(("127.0.0.1", 8000), Echo).serve_forever()
 fn a_sandbox_that_does_not_run_is_not_found_in_the_words_that_the_sdks_look_for() {
     let server = Served::start(&[]);
     let at = server.address();
-    let unknown = |request: Request| request.header("E2b-Sandbox-Id", "i0").header("E2b-Sandbox-Port", "80").send(at);
+    let unknown =
+        |request: Request| request.header("E2b-Sandbox-Id", "i0").header("E2b-Sandbox-Port", "80").send(at);
     let answer = unknown(Request::new("GET", "/"));
     assert_eq!(answer.status, 502);
     assert_eq!(answer.header("content-type"), Some("application/json; charset=utf-8"));
     assert_eq!(answer.text(), r#"{"sandboxId":"i0","message":"The sandbox was not found","code":502}"#);
-    let page = unknown(Request::new("GET", "/").header("User-Agent", "Mozilla/5.0").header("Accept", "text/html"));
+    let page =
+        unknown(Request::new("GET", "/").header("User-Agent", "Mozilla/5.0").header("Accept", "text/html"));
     assert_eq!((page.status, page.header("content-type")), (502, Some("text/html; charset=utf-8")));
     assert!(page.text().contains("The sandbox was not found"));
 
@@ -55,7 +57,8 @@ fn a_sandbox_that_does_not_run_is_not_found_in_the_words_that_the_sdks_look_for(
     assert_eq!(sandbox.health(), 502);
     assert_eq!(sandbox.control("DELETE", "").send(at).status, 204);
     let gone = sandbox.daemon("GET", "/health").send(at);
-    let said = format!(r#"{{"sandboxId":"{}","message":"The sandbox was not found","code":502}}"#, sandbox.id);
+    let said =
+        format!(r#"{{"sandboxId":"{}","message":"The sandbox was not found","code":502}}"#, sandbox.id);
     assert_eq!((gone.status, gone.text()), (502, said.as_str()));
     assert_eq!(sandbox.control("DELETE", "").send(at).status, 404);
 }
@@ -109,7 +112,8 @@ fn the_daemon_answers_to_its_token_only() {
     let sandbox = Box::create(at, json!({}));
     let other = Box::create(at, json!({}));
     sandbox.write("a.txt", "hello");
-    let unauthorized = "unauthorized access, please provide a valid access token or method signing if supported";
+    let unauthorized =
+        "unauthorized access, please provide a valid access token or method signing if supported";
     for path in ["/envs", "/metrics", "/files/compose", "/process.Process/List", "/nothing"] {
         for token in [None, Some("wrong"), Some(other.token.as_str()), Some("")] {
             let mut request = sandbox.port(49983, "POST", path);
@@ -117,7 +121,11 @@ fn the_daemon_answers_to_its_token_only() {
                 request = request.header("X-Access-Token", token);
             }
             let answer = request.send(at);
-            assert_eq!((answer.status, &answer.json()["message"]), (401, &json!(unauthorized)), "{path} {token:?}");
+            assert_eq!(
+                (answer.status, &answer.json()["message"]),
+                (401, &json!(unauthorized)),
+                "{path} {token:?}"
+            );
             assert_eq!(answer.json()["code"], 401);
         }
     }
@@ -173,7 +181,8 @@ fn a_port_is_reached_by_host_and_by_headers_and_sees_what_was_sent() {
         let sandbox = Box::create(at, fields);
         let _running = sandbox.serve(8000, ECHO);
         let host = format!("8000-{}.sandbox.example", sandbox.id);
-        let answer = Request::new("GET", "/a/../b?c=%20d").header("Host", &host).header("X-Mine", "1").send(at);
+        let answer =
+            Request::new("GET", "/a/../b?c=%20d").header("Host", &host).header("X-Mine", "1").send(at);
         let body = answer.json();
         assert_eq!((answer.status, &body["path"]), (200, &json!("/a/../b?c=%20d")));
         let seen = seen.replace("{}", &sandbox.id);
@@ -188,11 +197,8 @@ fn a_connection_that_becomes_another_protocol_carries_both_ways_and_ends_with_th
     let at = server.address();
     let sandbox = Box::create(at, json!({}));
     let _running = sandbox.serve(8000, ECHO);
-    let mut stream = sandbox
-        .port(8000, "GET", "/")
-        .header("Connection", "Upgrade")
-        .header("Upgrade", "echo")
-        .open(at);
+    let mut stream =
+        sandbox.port(8000, "GET", "/").header("Connection", "Upgrade").header("Upgrade", "echo").open(at);
     let (head, _) = read_head(&mut stream);
     assert!(head.starts_with("HTTP/1.1 101"), "{head}");
     for word in ["hello", "again"] {
@@ -220,7 +226,10 @@ fn ports_that_are_not_public_ask_for_the_traffic_token() {
         }
         let answer = request.send(at);
         let body = answer.json();
-        assert_eq!((answer.status, &body["code"], &body["sandboxId"]), (403, &json!(403), &json!(sandbox.id)));
+        assert_eq!(
+            (answer.status, &body["code"], &body["sandboxId"]),
+            (403, &json!(403), &json!(sandbox.id))
+        );
     }
     // The daemon has a token of its own.
     assert_eq!(sandbox.health(), 204);
@@ -269,7 +278,8 @@ fn traffic_wakes_a_paused_sandbox_that_was_made_so() {
         assert_eq!(sandbox.control("POST", "/pause").send(at).status, 204);
         (sandbox, running)
     };
-    let (sandbox, _running) = asleep(json!({ "autoPause": true, "autoResume": { "enabled": true }, "timeout": 60 }));
+    let (sandbox, _running) =
+        asleep(json!({ "autoPause": true, "autoResume": { "enabled": true }, "timeout": 60 }));
     assert_eq!(sandbox.info().json()["state"], "paused");
     let wrong = sandbox.port(49983, "GET", "/health").send(at);
     assert_eq!((wrong.status, &wrong.json()["code"]), (403, &json!(403)));
@@ -309,7 +319,8 @@ fn streams_of_any_length_pass_whole_in_both_directions() {
         .body(content.clone())
         .send(at);
     assert_eq!(written.status, 200, "{:?}", written.text());
-    let answer = read(&mut sandbox.daemon("GET", "/files?path=large.bin").header("Connection", "close").open(at));
+    let answer =
+        read(&mut sandbox.daemon("GET", "/files?path=large.bin").header("Connection", "close").open(at));
     assert!(answer.whole && answer.body == content);
     // A connection that was used before is used again.
     until("many requests on few connections", || (0..200).all(|_| sandbox.health() == 204));

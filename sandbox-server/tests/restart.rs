@@ -44,7 +44,9 @@ fn a_killed_server_loses_no_sandbox_and_no_fact_about_one() {
     paused.write("kept.txt", "asleep");
     assert_eq!(paused.control("POST", "/pause").send(at).status, 204);
     let asked = json!({ "templateID": "base", "timeout": 600 });
-    let ask = |at| Request::new("POST", "/v2/sandboxes").key().header("Idempotency-Key", "again").json(&asked).send(at);
+    let ask = |at| {
+        Request::new("POST", "/v2/sandboxes").key().header("Idempotency-Key", "again").json(&asked).send(at)
+    };
     let keyed = ask(at).text().to_owned();
     let before = (facts(&running), paused.info().json());
 

@@ -119,7 +119,8 @@ pub(crate) fn read(stream: &mut TcpStream) -> Answer {
     let head: String = head.collect();
     let chunked = head.contains("transfer-encoding: chunked");
     let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse::<usize>().ok());
-    let (body, whole) = if chunked { unchunk(&raw) } else { (raw.clone(), length.is_none_or(|length| length == raw.len())) };
+    let (body, whole) =
+        if chunked { unchunk(&raw) } else { (raw.clone(), length.is_none_or(|length| length == raw.len())) };
     Answer { status, head, body, whole }
 }
 
@@ -127,7 +128,8 @@ fn unchunk(mut raw: &[u8]) -> (Vec<u8>, bool) {
     let mut body = Vec::new();
     loop {
         let Some(end) = raw.windows(2).position(|two| two == b"\r\n") else { return (body, false) };
-        let size = std::str::from_utf8(&raw[..end]).ok().and_then(|size| usize::from_str_radix(size, 16).ok());
+        let size =
+            std::str::from_utf8(&raw[..end]).ok().and_then(|size| usize::from_str_radix(size, 16).ok());
         let Some(size) = size else { return (body, false) };
         raw = &raw[end + 2..];
         if size == 0 {
@@ -225,7 +227,10 @@ impl Box {
         self.write("served.py", program);
         let running = self.start("exec python3 served.py");
         until("the program serves its port", || {
-            self.port(port, "GET", "/ready").header("E2b-Traffic-Access-Token", &self.traffic()).send(self.at).status
+            self.port(port, "GET", "/ready")
+                .header("E2b-Traffic-Access-Token", &self.traffic())
+                .send(self.at)
+                .status
                 == 200
         });
         running
