@@ -45,7 +45,7 @@ macro_rules! over {
                 Fake::new($options, $wrap)
             }
 
-            sandhold_core::provider_conformance!(fixture, verbs, memory, commands, files, watch, ports, ending);
+            sandhold_core::provider_conformance!(fixture, verbs, memory, snapshots, commands, files, watch, ports, ending);
         }
     )+};
 }
@@ -64,6 +64,8 @@ over! {
     bare: FakeOptions::default().with_capabilities(|can| {
         can.pause = false;
         can.pause_without_memory = false;
+        can.snapshot = false;
+        can.fork = false;
         can.lease = false;
         can.dial = false;
         can.retained_output = false;

@@ -17,10 +17,10 @@ use crate::record::{
     DESTROYING, ENDED, EndReason, Ended, IdMap, Phase, RECORD, RUNTIME, Record, Runtime, read_json,
     write_durable,
 };
-use crate::{cgroup, idmap, sys};
+use crate::{cgroup, idmap, inside, rootfs};
 
 /// What in the directory of a sandbox may belong to ids of the inside.
-const INSIDE: [&str; 2] = ["upper", "work"];
+const INSIDE: [&str; 3] = ["upper", "work", rootfs::OWN_LAYER];
 
 /// How long a killed sandbox may take to go.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -339,38 +339,10 @@ fn remove_inside(dir: &Path, ids: &IdMap) -> Result<(), Failure> {
     if present.is_empty() {
         return Ok(());
     }
-    let (ready, go) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).doing("make a pipe")?;
-    match sys::clone_into(libc::CLONE_NEWUSER).doing("make a user namespace")? {
-        sys::Forked::Child => {
-            drop(go);
-            let mut byte = [0];
-            let removed = rustix::io::read(&ready, &mut byte) == Ok(1)
-                && rustix::thread::set_thread_res_gid(ROOT_GID, ROOT_GID, ROOT_GID).is_ok()
-                && rustix::thread::set_thread_res_uid(ROOT_UID, ROOT_UID, ROOT_UID).is_ok()
-                && present.iter().all(|path| remove_tree(path).is_ok());
-            sys::exit_now(i32::from(!removed));
-        }
-        sys::Forked::Parent(pid, _) => {
-            let mapped = idmap::write(ids, pid);
-            if mapped.is_ok() {
-                rustix::io::write(&go, b"1").doing("start the removal")?;
-            }
-            drop(go);
-            let status = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty());
-            mapped?;
-            match status {
-                Ok(Some((_, status))) if status.exit_status() == Some(0) => Ok(()),
-                _ => Err(Failure::new(
-                    FailureKind::Unexpected,
-                    "the files of the sandbox could not be removed",
-                )),
-            }
-        }
-    }
+    inside::as_root(ids, || {
+        present.iter().try_for_each(|path| remove_tree(path).doing(format_args!("remove {}", path.display())))
+    })
 }
-
-const ROOT_UID: rustix::process::Uid = rustix::process::Uid::ROOT;
-const ROOT_GID: rustix::process::Gid = rustix::process::Gid::ROOT;
 
 /// Removes a file or a tree, also one whose directories forbid it to their owner. Follows no link.
 pub(crate) fn remove_tree(path: &Path) -> io::Result<()> {

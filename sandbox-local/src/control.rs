@@ -6,19 +6,24 @@
 //! | `POST /sandhold/lease` | [`LeaseRequest`] | [`Info`] |
 //! | `POST /sandhold/freeze` | | [`Changed`]; ends the lease |
 //! | `POST /sandhold/thaw` | [`LeaseRequest`], optional | [`Changed`] |
+//! | `POST /sandhold/hold` | upgrade | `101`: everything is still until the connection ends |
 //! | `POST /sandhold/stop` | | none: the sandbox is stopped and its files are kept |
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
+use hyper_util::rt::TokioIo;
 use rustix::time::{ClockId, clock_gettime};
 use sandhold_envd::{Body, ExtraRoutes};
 use serde::{Deserialize, Serialize};
+use tokio::io::AsyncReadExt as _;
 use tokio::io::unix::AsyncFd;
+use tokio::sync::{OwnedMutexGuard, oneshot, watch};
 
 use crate::cgroup::FreezerTier;
 use crate::freezer::Freezer;
@@ -190,6 +195,8 @@ pub(crate) struct Control {
     /// The state changes only while this is held: one freeze or thaw at a time.
     freezer: Arc<tokio::sync::Mutex<Freezer>>,
     state: Mutex<State>,
+    /// Whether everything is held still for a copy of the files: what would change them waits.
+    held: watch::Sender<bool>,
 }
 
 impl Control {
@@ -206,6 +213,7 @@ impl Control {
             timer,
             freezer: Arc::new(tokio::sync::Mutex::new(freezer)),
             state: Mutex::new(State::Running),
+            held: watch::Sender::new(false),
         });
         control.set_lease(&LeaseRequest::new(spec.lease_ms))?;
         tokio::spawn(Arc::clone(&control).expire());
@@ -330,6 +338,63 @@ impl Control {
         Ok(Changed { changed })
     }
 
+    /// Freezes everything until the connection ends, whatever ends it. A paused sandbox stays paused meanwhile.
+    async fn hold(&self, mut request: Request<Incoming>) -> Result<Response<Body>, Refusal> {
+        let me = self.me.upgrade().ok_or_else(|| io::Error::other("the daemon ends"))?;
+        if request.method() != Method::POST || !request.headers().contains_key(header::UPGRADE) {
+            return Err(Refusal(
+                StatusCode::UPGRADE_REQUIRED,
+                "a hold lasts as long as its connection".into(),
+            ));
+        }
+        let (tell, told) = oneshot::channel();
+        // On its own: whoever asked may be gone at any moment, and nothing may stay frozen for that.
+        tokio::spawn(me.hold_until_closed(hyper::upgrade::on(&mut request), tell));
+        told.await.map_err(io::Error::other)??;
+        let mut response = Response::new(Full::default().map_err(|never| match never {}).boxed_unsync());
+        *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+        response.headers_mut().insert(header::CONNECTION, header::HeaderValue::from_static("upgrade"));
+        response.headers_mut().insert(header::UPGRADE, header::HeaderValue::from_static("hold"));
+        Ok(response)
+    }
+
+    async fn hold_until_closed(
+        self: Arc<Self>,
+        upgrade: hyper::upgrade::OnUpgrade,
+        tell: oneshot::Sender<io::Result<()>>,
+    ) {
+        // One change at a time: no pause, resume or other hold until this one ends.
+        let freezer = Arc::clone(&self.freezer).lock_owned().await;
+        let ran = self.state() == State::Running;
+        let freezer = if ran {
+            self.held.send_replace(true);
+            match change_freezer(freezer, Freezer::freeze).await {
+                Ok(freezer) => freezer,
+                Err(error) => {
+                    self.held.send_replace(false);
+                    let _ = tell.send(Err(error));
+                    return;
+                }
+            }
+        } else {
+            freezer
+        };
+        if tell.send(Ok(())).is_ok()
+            && let Ok(line) = upgrade.await
+        {
+            let mut line = TokioIo::new(line);
+            let mut ignored = [0; 64];
+            while matches!(line.read(&mut ignored).await, Ok(1..)) {}
+        }
+        if ran {
+            if change_freezer(freezer, Freezer::thaw).await.is_err() {
+                // Frozen is what it is: a resume tries again.
+                self.set_state(State::Paused);
+            }
+            self.held.send_replace(false);
+        }
+    }
+
     async fn answer(&self, request: Request<Incoming>) -> Result<Response<Body>, Refusal> {
         let (parts, body) = request.into_parts();
         match (&parts.method, parts.uri.path()) {
@@ -355,6 +420,15 @@ impl Control {
             _ => Err(Refusal(StatusCode::METHOD_NOT_ALLOWED, "another method is needed here".into())),
         }
     }
+}
+
+/// Freezes or thaws off the daemon's thread.
+async fn change_freezer(
+    mut freezer: OwnedMutexGuard<Freezer>,
+    how: impl FnOnce(&mut Freezer) -> io::Result<()> + Send + 'static,
+) -> io::Result<OwnedMutexGuard<Freezer>> {
+    let change = move || how(&mut freezer).map(|()| freezer);
+    tokio::task::spawn_blocking(change).await.map_err(io::Error::other)?
 }
 
 /// Why a request is not answered.
@@ -383,9 +457,11 @@ fn json(status: StatusCode, value: &impl Serialize) -> Response<Body> {
     response
 }
 
+const HOLD: &str = "/sandhold/hold";
+
 /// The routes that are answered here.
-const ROUTES: [&str; 5] =
-    ["/sandhold/info", "/sandhold/lease", "/sandhold/freeze", "/sandhold/thaw", "/sandhold/stop"];
+const ROUTES: [&str; 6] =
+    ["/sandhold/info", "/sandhold/lease", "/sandhold/freeze", "/sandhold/thaw", "/sandhold/stop", HOLD];
 
 /// The daemon's routes that a paused sandbox answers too.
 const OPEN_WHILE_PAUSED: [&str; 4] = ["/health", "/metrics", "/envs", "/init"];
@@ -403,12 +479,28 @@ impl ExtraRoutes for Control {
         Some(json(StatusCode::CONFLICT, &refusal))
     }
 
+    fn wait(&self, request: &Request<Incoming>) -> Option<Pin<Box<dyn Future<Output = ()> + Send>>> {
+        let path = request.uri().path();
+        if !*self.held.borrow() || ROUTES.contains(&path) || OPEN_WHILE_PAUSED.contains(&path) {
+            return None;
+        }
+        let mut held = self.held.subscribe();
+        Some(Box::pin(async move {
+            // The sender lives as long as the daemon.
+            let _ = held.wait_for(|held| !held).await;
+        }))
+    }
+
     fn handles(&self, request: &Request<Incoming>) -> bool {
         ROUTES.contains(&request.uri().path())
     }
 
     async fn respond(&self, request: Request<Incoming>) -> Response<Body> {
-        match self.answer(request).await {
+        let answered = match request.uri().path() {
+            HOLD => self.hold(request).await,
+            _ => self.answer(request).await,
+        };
+        match answered {
             Ok(response) => response,
             Err(Refusal(status, message)) => {
                 json(status, &serde_json::json!({ "code": status.as_u16(), "message": message }))

@@ -10,10 +10,10 @@ use serde::Serialize;
 
 use crate::cleanup;
 use crate::failure::{Failure, FailureKind};
-use crate::{monitor, probe, sudo};
+use crate::{monitor, probe, snapshot, sudo};
 
-const USAGE: &str =
-    "usage: sandhold-helper local (run | recover | stop | destroy) --dir DIR | local probe --home DIR";
+const USAGE: &str = "usage: sandhold-helper local (run | recover | stop | destroy) --dir DIR | local probe --home DIR | \
+     local snapshot --dir DIR --to DIR | local import --from DIR --to DIR | local discard --path DIR";
 
 /// Whether this program called [`init`], and so can be started as the helper.
 static IS_OWN_HELPER: AtomicBool = AtomicBool::new(false);
@@ -59,6 +59,13 @@ fn run(args: &[OsString]) -> u8 {
         ["local", "run", "--dir", _] => return u8::from(monitor::run(&PathBuf::from(&args[3])).is_err()),
         ["local", "recover", "--dir", _] => cleanup::recover(Path::new(&args[3])),
         ["local", "stop", "--dir", _] => cleanup::stop(Path::new(&args[3])),
+        ["local", "snapshot", "--dir", _, "--to", _] => {
+            return answer(snapshot::take(Path::new(&args[3]), Path::new(&args[5])));
+        }
+        ["local", "import", "--from", _, "--to", _] => {
+            return answer(snapshot::import(Path::new(&args[3]), Path::new(&args[5])));
+        }
+        ["local", "discard", "--path", _] => return answer(snapshot::discard(Path::new(&args[3]))),
         ["local", "destroy", "--dir", _] => cleanup::destroy(Path::new(&args[3])),
         ["sudo", ..] => return sudo::run(&args[1..]),
         ["local", "probe", "--home", _] => return answer(probe::probe(Path::new(&args[3]))),

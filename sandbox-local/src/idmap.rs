@@ -23,10 +23,19 @@ const SLOTS: u32 = 0x2000;
 /// # Errors
 /// [`FailureKind::Unsupported`] if every range is taken.
 pub fn choose(home: &Path, id: &str) -> Result<IdMap, Failure> {
+    match tier()? {
+        IdMap::Full { .. } => allocate(home, id).map(|start| IdMap::Full { start }),
+        other => Ok(other),
+    }
+}
+
+/// The best tier that this caller can have; a full map has no ids of its own yet, and starts at 0: ids as they are
+/// stored in base trees and snapshots.
+pub(crate) fn tier() -> Result<IdMap, Failure> {
     if geteuid().is_root() {
         let own = OwnIds::read();
         return match (own.has_ranges(), own.is_root_outside()) {
-            (true, _) => allocate(home, id).map(|start| IdMap::Full { start }),
+            (true, _) => Ok(IdMap::Full { start: 0 }),
             // Root of a user namespace that an ordinary user made.
             (false, false) => Ok(IdMap::Single),
             (false, true) => Err(Failure::unsupported(

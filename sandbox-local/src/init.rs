@@ -4,9 +4,8 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -21,6 +20,7 @@ use crate::failure::{Doing, Failure, FailureKind};
 use crate::freezer::Freezer;
 use crate::monitor::READY;
 use crate::record::{IdMap, Network, Spec};
+use crate::rootfs::{Entered, View};
 use crate::workload::{Workload, drop_rights};
 use crate::{base, rootfs, sudo, sys};
 
@@ -28,7 +28,7 @@ use crate::{base, rootfs, sudo, sys};
 #[derive(Debug)]
 pub(crate) struct Inheritance {
     pub(crate) spec: Spec,
-    pub(crate) base: PathBuf,
+    pub(crate) view: View,
     pub(crate) groups: Groups,
     pub(crate) listener: UnixListener,
     pub(crate) channel: Channel,
@@ -36,9 +36,9 @@ pub(crate) struct Inheritance {
 
 /// Runs as PID 1 until the sandbox ends.
 pub(crate) fn run(given: Inheritance) -> ! {
-    let Inheritance { spec, base, groups, listener, channel } = given;
+    let Inheritance { spec, view, groups, listener, channel } = given;
     let error =
-        match prepare(spec, base, groups, listener, &channel).and_then(|inside| inside.serve(&channel)) {
+        match prepare(spec, view, groups, listener, &channel).and_then(|inside| inside.serve(&channel)) {
             Ok(never) => match never {},
             Err(error) => error,
         };
@@ -53,11 +53,12 @@ struct Inside {
     freezer: Freezer,
     isolation: Isolation,
     listener: UnixListener,
+    memory: Option<OwnedFd>,
 }
 
 fn prepare(
     spec: Spec,
-    base: PathBuf,
+    view: View,
     groups: Groups,
     listener: UnixListener,
     channel: &Channel,
@@ -89,7 +90,7 @@ fn prepare(
         sys::loopback_up().doing("bring the loopback interface up")?;
     }
     let workload = Workload::new(groups.join, groups.memory, spec.network, &spec.ids)?;
-    let usr = rootfs::enter(&spec, &base, rootfs::Trees::from_fds(trees))?;
+    let Entered { usr, memory } = rootfs::enter(&spec, &view, rootfs::Trees::from_fds(trees, &view))?;
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
         .doing("open /dev/null")?;
     rustix::stdio::dup2_stdin(&null).doing("detach the standard streams")?;
@@ -108,12 +109,12 @@ fn prepare(
         landlock: sys::landlock_version(),
         freezer: groups.freezer.as_ref().map_or(FreezerTier::Signals, |group| group.tier),
     };
-    Ok(Inside { spec, workload, freezer: Freezer::new(groups.freezer), isolation, listener })
+    Ok(Inside { spec, workload, freezer: Freezer::new(groups.freezer), isolation, listener, memory })
 }
 
 impl Inside {
     fn serve(self, channel: &Channel) -> Result<Infallible, Failure> {
-        let Self { spec, workload, freezer, isolation, listener } = self;
+        let Self { spec, workload, freezer, isolation, listener, memory } = self;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .thread_keep_alive(std::time::Duration::from_secs(1))
@@ -126,7 +127,11 @@ impl Inside {
             sudo::serve(daemon.clone()).doing("listen for sudo")?;
             listener.set_nonblocking(true).doing("listen")?;
             let listener = tokio::net::UnixListener::from_std(listener).doing("listen")?;
-            channel.send(READY.as_bytes(), &[]).doing("say that the sandbox is ready")?;
+            // The monitor has it from here on, for those who copy what is in it.
+            let fds: Vec<_> = memory.iter().map(AsFd::as_fd).collect();
+            channel.send(READY.as_bytes(), &fds).doing("say that the sandbox is ready")?;
+            drop(fds);
+            drop(memory);
             // The first command finds a thread to be started from.
             tokio::task::spawn_blocking(|| {});
             daemon.serve(listener).await;
@@ -141,7 +146,7 @@ fn config(spec: &Spec, workload: Workload, control: Arc<Control>) -> DaemonConfi
         ("PATH".to_owned(), "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned()),
         ("E2B_SANDBOX".to_owned(), "true".to_owned()),
         ("E2B_SANDBOX_ID".to_owned(), spec.id.clone()),
-        ("E2B_TEMPLATE_ID".to_owned(), "base".to_owned()),
+        ("E2B_TEMPLATE_ID".to_owned(), spec.template.clone()),
         ("SANDHOLD_PROVIDER".to_owned(), "local".to_owned()),
         ("SANDHOLD_SANDBOX_ID".to_owned(), spec.id.clone()),
     ]);

@@ -32,6 +32,9 @@ const NO_HELPER: &str = "no_helper";
 /// What the helper needs of the environment: to find `newuidmap`, and the libraries of a program that is its own helper.
 const KEPT_VARIABLES: [&str; 2] = ["PATH", "LD_LIBRARY_PATH"];
 
+/// How long the copy of a sandbox's files may take, which may be many.
+const LONGEST_COPY: Duration = Duration::from_secs(3600);
+
 /// The most that the helper may say.
 const MAX_ANSWER: u64 = 64 * 1024;
 
@@ -114,6 +117,29 @@ impl Helper {
     /// Decides, durably, that the sandbox ends, and removes everything of it.
     pub(crate) async fn destroy(&self, directory: &Path, timeout: Duration) -> Result<Found> {
         self.settle("destroy", directory, timeout).await
+    }
+
+    /// Copies what a sandbox stands on and wrote into a new layer. Takes as long as there is to copy.
+    pub(crate) async fn snapshot(&self, directory: &Path, to: &Path) -> Result<()> {
+        let args =
+            ["snapshot".as_ref(), "--dir".as_ref(), directory.as_os_str(), "--to".as_ref(), to.as_os_str()];
+        self.done(&args).await
+    }
+
+    /// Copies a plain tree into a new layer. Takes as long as there is to copy.
+    pub(crate) async fn import(&self, from: &Path, to: &Path) -> Result<()> {
+        let args = ["import".as_ref(), "--from".as_ref(), from.as_os_str(), "--to".as_ref(), to.as_os_str()];
+        self.done(&args).await
+    }
+
+    /// Removes what is in the way in staging.
+    pub(crate) async fn discard(&self, path: &Path) -> Result<()> {
+        self.done(&["discard".as_ref(), "--path".as_ref(), path.as_os_str()]).await
+    }
+
+    async fn done(&self, args: &[&OsStr]) -> Result<()> {
+        let answer = self.call(args, LONGEST_COPY).await?;
+        if answer.trim() == "null" { Ok(()) } else { Err(failure(&answer)) }
     }
 
     async fn settle(&self, what: &'static str, directory: &Path, timeout: Duration) -> Result<Found> {

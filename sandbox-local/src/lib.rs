@@ -13,10 +13,13 @@ mod control;
 mod failure;
 mod filter;
 mod freezer;
+mod furnish;
 mod helper;
 mod idmap;
 mod init;
+mod inside;
 mod launch;
+mod layer;
 mod link;
 mod monitor;
 mod probe;
@@ -25,7 +28,10 @@ mod record;
 mod registration;
 mod requirement;
 mod rootfs;
+mod snapshot;
+mod snapshots;
 mod state_dir;
+mod store;
 mod sudo;
 mod sys;
 mod workload;
@@ -39,7 +45,9 @@ pub use helper::{helper_main, init};
 pub use idmap::choose as choose_ids;
 pub use probe::{EnforcedLimits, Probe};
 pub use provider::LocalProvider;
-pub use record::{Bind, EndReason, Ended, Expiry, IdMap, Limits, Network, Phase, Record, Spec, Upper, User};
+pub use record::{
+    Bind, EndReason, Ended, Expiry, IdMap, Limits, Network, Origin, Phase, Record, Spec, Under, Upper, User,
+};
 pub use rootfs::UsrTier;
 
 /// The first page of the project, whose example compiles.

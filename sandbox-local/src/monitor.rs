@@ -1,7 +1,7 @@
 //! The process that stays outside: it starts PID 1, waits for it, and removes what is left.
 
 use std::io::Write;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
@@ -17,7 +17,8 @@ use crate::cleanup::{Lock, boot_id, kill_leftovers, lock_monitor, settle, starte
 use crate::failure::{Doing, Failure, FailureKind};
 use crate::init::{self, Inheritance};
 use crate::record::{EndReason, IdMap, Network, Phase, Record, Runtime};
-use crate::{base, cgroup, idmap, rootfs, sys};
+use crate::rootfs::View;
+use crate::{cgroup, idmap, rootfs, sys};
 
 /// The daemon's socket in the directory of a sandbox.
 pub(crate) const SOCKET: &str = "envd.sock";
@@ -74,6 +75,8 @@ struct Run {
     dir: std::path::PathBuf,
     channel: Channel,
     runtime: Runtime,
+    /// What the sandbox wrote, where that is in memory: found here by whoever copies it.
+    _memory: Option<OwnedFd>,
     /// Held as long as the monitor lives.
     _lock: OwnedFd,
 }
@@ -116,7 +119,9 @@ fn start(dir: &Path) -> Result<(OwnedFd, Run), Failure> {
     kill_leftovers(here)?;
     let mut runtime = Runtime { boot_id: boot_id(), ..Runtime::default() };
     match launch(&dir, &record, &mut runtime) {
-        Ok((init, channel)) => Ok((init, Run { dir, channel, runtime, _lock: lock })),
+        Ok(Launched { init, channel, memory }) => {
+            Ok((init, Run { dir, channel, runtime, _memory: memory, _lock: lock }))
+        }
         Err(error) => match kill_leftovers(here) {
             Ok(()) => Err(error),
             Err(cleanup) => {
@@ -126,12 +131,19 @@ fn start(dir: &Path) -> Result<(OwnedFd, Run), Failure> {
     }
 }
 
-fn launch(dir: &Path, record: &Record, runtime: &mut Runtime) -> Result<(OwnedFd, Channel), Failure> {
+/// What a start leaves with its monitor.
+struct Launched {
+    init: OwnedFd,
+    channel: Channel,
+    memory: Option<OwnedFd>,
+}
+
+fn launch(dir: &Path, record: &Record, runtime: &mut Runtime) -> Result<Launched, Failure> {
     let spec = &record.spec;
     let home = dir.parent().and_then(Path::parent);
     let home =
         home.ok_or_else(|| Failure::new(FailureKind::InvalidArgument, "not the directory of a sandbox"))?;
-    let base = base::ensure(home, spec)?;
+    let view = View::find(home, dir, spec)?;
     rootfs::prepare(spec)?;
     let groups = cgroup::prepare(&spec.id, &spec.limits, |group| {
         runtime.cgroups.push(group.to_path_buf());
@@ -164,31 +176,33 @@ fn launch(dir: &Path, record: &Record, runtime: &mut Runtime) -> Result<(OwnedFd
     let (pid, init) = match forked {
         sys::Forked::Child => {
             drop(ours);
-            init::run(Inheritance { spec: spec.clone(), base, groups, listener, channel: theirs })
+            init::run(Inheritance { spec: spec.clone(), view, groups, listener, channel: theirs })
         }
         sys::Forked::Parent(pid, init) => (pid, init),
     };
     drop((theirs, listener));
-    let followed = follow(spec, &base, pid, runtime, &ours);
-    if let Err(error) = followed {
-        let _ = pidfd_send_signal(&init, Signal::KILL);
-        reap(&init);
-        return Err(error);
+    let followed = follow(spec, &view, pid, runtime, &ours);
+    match followed {
+        Ok(memory) => Ok(Launched { init, channel: ours, memory }),
+        Err(error) => {
+            let _ = pidfd_send_signal(&init, Signal::KILL);
+            reap(&init);
+            Err(error)
+        }
     }
-    Ok((init, ours))
 }
 
 /// Gives PID 1 what only the outside can, and waits until it is ready.
 fn follow(
     spec: &crate::Spec,
-    base: &Path,
+    view: &View,
     pid: Pid,
     runtime: &mut Runtime,
     channel: &Channel,
-) -> Result<(), Failure> {
+) -> Result<Option<OwnedFd>, Failure> {
     idmap::write(&spec.ids, pid)?;
     let trees = match spec.ids {
-        IdMap::Full { .. } => mapped_trees(pid, base)?,
+        IdMap::Full { .. } => mapped_trees(pid, view)?,
         IdMap::Ranges { .. } | IdMap::Single => Vec::new(),
     };
     runtime.init = pid.as_raw_nonzero().get();
@@ -197,7 +211,14 @@ fn follow(
     let fds: Vec<_> = trees.iter().map(AsFd::as_fd).collect();
     channel.send(b"go", &fds).doing("start PID 1")?;
     match channel.receive().doing("hear from PID 1")? {
-        Some((message, _)) if message == READY.as_bytes() => Ok(()),
+        Some((message, mut fds)) if message == READY.as_bytes() => {
+            let memory = fds.pop();
+            if let Some(memory) = &memory {
+                runtime.memory = Some((std::process::id(), memory.as_raw_fd()));
+                runtime.note(Path::new("."))?;
+            }
+            Ok(memory)
+        }
         Some((message, _)) => Err(serde_json::from_slice(&message)
             .unwrap_or_else(|_| Failure::new(FailureKind::Unexpected, "PID 1 said something unknown"))),
         None => Err(Failure::new(FailureKind::Unexpected, "PID 1 died while it was starting")),
@@ -205,7 +226,7 @@ fn follow(
 }
 
 /// Returns the parts of [`rootfs::Trees`].
-fn mapped_trees(pid: Pid, base: &Path) -> Result<Vec<OwnedFd>, Failure> {
+fn mapped_trees(pid: Pid, view: &View) -> Result<Vec<OwnedFd>, Failure> {
     let users =
         fs::File::open(format!("/proc/{}/ns/user", pid.as_raw_nonzero())).doing("open a user namespace")?;
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
@@ -216,14 +237,19 @@ fn mapped_trees(pid: Pid, base: &Path) -> Result<Vec<OwnedFd>, Failure> {
     let program = std::env::current_exe()
         .and_then(|path| Ok(rustix::mount::open_tree(rustix::fs::CWD, path, flags)?))
         .doing("open this program")?;
-    let base = tree(base).map_err(|error| {
+    let mapped = |path: &Path| {
+        tree(path).map_err(|error| {
         Failure::unsupported(format!(
             "the file system of the state directory cannot show files with other ids: {error}; put the state \
              directory (SANDHOLD_HOME) on ext4, xfs, btrfs or tmpfs"
         ))
-    })?;
-    // Without the second the inside falls back to a read-only view of it.
-    Ok([Some(program), Some(base), tree(Path::new("/usr")).ok()].into_iter().flatten().collect())
+    })
+    };
+    let base = mapped(&view.base)?;
+    let layer = view.layer.as_deref().map(mapped).transpose()?;
+    // Without it the inside falls back to a read-only view of the host's.
+    let usr = if view.whole { None } else { tree(Path::new("/usr")).ok() };
+    Ok([Some(program), Some(base), layer, usr].into_iter().flatten().collect())
 }
 
 /// Waits until PID 1 is gone, and says whether it decided that the sandbox ends.

@@ -7,8 +7,9 @@ use std::time::{Duration, SystemTime};
 use async_trait::async_trait;
 use sandhold_core::{
     Capabilities, ConnectOptions, Connection, CreateOptions, DestroyOutcome, Error, ErrorKind, FindQuery,
-    ListFilter, Memory, Outcome, PauseOptions, PauseOutcome, Result, ResultStream, SandboxHandle, SandboxId,
-    SandboxInfo, SandboxProvider, SandboxState,
+    ForkOptions, ListFilter, Memory, Outcome, PauseOptions, PauseOutcome, Result, ResultStream,
+    SandboxHandle, SandboxId, SandboxInfo, SandboxProvider, SandboxState, SnapshotFilter, SnapshotId,
+    SnapshotInfo, SnapshotOptions,
 };
 use sandhold_envd::{ControlPlane, EnvdHandle};
 use tokio::sync::OnceCell;
@@ -18,9 +19,10 @@ use crate::cleanup;
 use crate::config::LocalConfig;
 use crate::control::{Info, State};
 use crate::launch::Helper;
-use crate::record::{Record, Upper};
-use crate::registration::{self, Registration};
-use crate::state_dir::{ChangeLock, StateDir};
+use crate::record::{Origin, Record, Upper};
+use crate::registration::{self, Registration, TEMPLATE};
+use crate::state_dir::{Beginning, ChangeLock, StateDir};
+use crate::store::{Pin, Store};
 use crate::{link, requirement, state_dir};
 
 /// The name of this provider.
@@ -30,7 +32,7 @@ pub(crate) const NAME: &str = "local";
 const LONGEST_DEADLINE: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// How long a change by another process is waited for.
-const CHANGE_WAIT: Duration = Duration::from_secs(30);
+pub(crate) const CHANGE_WAIT: Duration = Duration::from_secs(30);
 
 /// How long a killed sandbox may take to be removed, with all its files.
 const REMOVE_TIMEOUT: Duration = Duration::from_secs(300);
@@ -46,16 +48,17 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct LocalProvider(Arc<Inner>);
 
 #[derive(Debug)]
-struct Inner {
-    config: LocalConfig,
-    home: StateDir,
-    helper: Helper,
+pub(crate) struct Inner {
+    pub(crate) config: LocalConfig,
+    pub(crate) home: StateDir,
+    pub(crate) store: Store,
+    pub(crate) helper: Helper,
     fingerprint: String,
     probed: OnceCell<()>,
 }
 
 /// What a look at one sandbox showed.
-enum Look {
+pub(crate) enum Look {
     /// It does not exist, or its end was decided.
     Gone,
     Running(Box<Info>),
@@ -76,13 +79,37 @@ impl LocalProvider {
         let home = StateDir::open(config.resolve_home().map_err(at)?).map_err(at)?;
         let helper = Helper::find(config.helper.as_deref()).map_err(at)?;
         let fingerprint = format!("local:{}", home.root().display());
-        Ok(Self(Arc::new(Inner { config, home, helper, fingerprint, probed: OnceCell::new() })))
+        let store = Store::below(home.root());
+        Ok(Self(Arc::new(Inner { config, home, store, helper, fingerprint, probed: OnceCell::new() })))
     }
 
     /// Returns the state directory.
     #[must_use]
     pub fn home(&self) -> &Path {
         self.0.home.root()
+    }
+
+    /// Makes a template from a directory that holds a whole root: the unpacked file system of an image.
+    ///
+    /// Its id, or one of the names, is what a spec then names as its template. Such a sandbox sees nothing of this
+    /// machine's programs: everything comes from the directory, which is copied (blocks are shared where the file system
+    /// can) and not needed afterwards. What is missing is added when a sandbox starts: the ordinary user, its home,
+    /// `/tmp`, `/etc/hosts`. Owners are kept as root; for everybody else the caller's files become root's. Devices are
+    /// left out. The template is listed and deleted like a snapshot; it cannot be deleted while one stands on it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] when there is no such directory, [`ErrorKind::InvalidArgument`] for a bad name or content
+    /// that cannot be stored, [`ErrorKind::Conflict`] when another snapshot has the name.
+    ///
+    /// # Cancellation
+    /// What was copied is removed by a later create.
+    pub async fn import_template(
+        &self,
+        directory: &Path,
+        names: impl IntoIterator<Item = impl Into<String>>,
+    ) -> Result<SnapshotInfo> {
+        let names = names.into_iter().map(Into::into).collect();
+        self.0.import(directory, names).await.map_err(|error| error.at(NAME, "import_template"))
     }
 
     /// Runs the host's probe: what isolation works here, as JSON, found out by doing it.
@@ -98,7 +125,9 @@ impl LocalProvider {
     }
 }
 
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
     tokio::task::spawn_blocking(work)
         .await
         .map_err(|error| Error::new(ErrorKind::Unexpected, "the file work was ended").with_source(error))?
@@ -118,18 +147,18 @@ impl Inner {
         ))
     }
 
-    fn directory(&self, id: &SandboxId) -> Result<PathBuf> {
+    pub(crate) fn directory(&self, id: &SandboxId) -> Result<PathBuf> {
         self.home.directory(id).ok_or_else(|| gone(id))
     }
 
     /// Reads a sandbox's record; `None` when it does not exist or its end was decided.
-    async fn record(&self, id: &SandboxId) -> Result<Option<(Record, Registration)>> {
+    pub(crate) async fn record(&self, id: &SandboxId) -> Result<Option<(Record, Registration)>> {
         let Some(directory) = self.home.directory(id) else { return Ok(None) };
         blocking(move || registration::load(&directory)).await
     }
 
     /// Looks at a sandbox without changing it.
-    async fn look(&self, id: &SandboxId, user: &str) -> Result<Look> {
+    pub(crate) async fn look(&self, id: &SandboxId, user: &str) -> Result<Look> {
         let Some(directory) = self.home.directory(id) else { return Ok(Look::Gone) };
         let there = directory.clone();
         let monitored = blocking(move || {
@@ -186,7 +215,7 @@ impl Inner {
     }
 
     /// Checks what must hold on this host, once.
-    async fn check_requirements(&self) -> Result<()> {
+    pub(crate) async fn check_requirements(&self) -> Result<()> {
         if self.config.requirements.is_empty() {
             return Ok(());
         }
@@ -202,40 +231,76 @@ impl Inner {
     async fn create(self: &Arc<Self>, options: CreateOptions) -> Result<EnvdHandle> {
         let unmade = |error: Error| error.with_outcome(Outcome::NotStarted);
         self.check_requirements().await.map_err(unmade)?;
-        let id = registration::id_of(&options.tags.attempt)?;
         let registration = Registration::new(&options);
+        let template = options.spec.template.clone();
+        let inner = Arc::clone(self);
+        let (beginning, origin, pin) = blocking(move || inner.resolve(&template)).await.map_err(unmade)?;
+        let made = self.make(registration, beginning, origin, options.deadline).await;
+        // Its record tells from here on what it stands on.
+        drop(pin);
+        made
+    }
+
+    /// Finds what a template stands for, and keeps it as long as the answer lives.
+    fn resolve(&self, template: &str) -> Result<(Beginning, Origin, Option<Pin>)> {
+        if template == TEMPLATE {
+            return Ok((Beginning::default(), Origin::default(), None));
+        }
+        match self.store.pin(template)? {
+            Some((stored, pin)) => {
+                let origin = stored.origin();
+                Ok((Beginning { ids: Some(stored.ids), layer: None }, origin, Some(pin)))
+            }
+            None => Err(Error::new(
+                ErrorKind::NotFound,
+                format!("there is no template or snapshot {template:?}; {TEMPLATE:?} is always there"),
+            )
+            .with_reason("template")),
+        }
+    }
+
+    /// Makes and starts a sandbox, or connects to the one that this attempt made before.
+    pub(crate) async fn make(
+        self: &Arc<Self>,
+        registration: Registration,
+        beginning: Beginning,
+        origin: Origin,
+        deadline: Duration,
+    ) -> Result<EnvdHandle> {
+        let unmade = |error: Error| error.with_outcome(Outcome::NotStarted);
+        let id = registration::id_of(&registration.tags.attempt)?;
         let directory = self.directory(&id).map_err(unmade)?;
         let (inner, new_id, new_directory) = (Arc::clone(self), id.clone(), directory.clone());
         let mut new = registration.clone();
         let made = blocking(move || {
-            let lock = inner.home.make(&new_id, |ids| {
+            let lock = inner.home.make(&new_id, beginning, |ids| {
                 // In this creator's turn: times tell the order in which sandboxes can be seen.
                 new.created_at = SystemTime::now();
-                let spec = new.helper_spec(&new_id, ids, inner.config.in_memory)?;
+                let spec = new.helper_spec(&new_id, ids, inner.config.in_memory, origin)?;
                 new.record(spec)
             })?;
             // The sandbox starts while the disk takes its record, and is not told of before both are done.
             Ok(lock.map(|lock| {
                 let begun = inner.helper.begin(&new_directory);
                 let kept = inner.home.keep(&new_directory);
-                inner.home.sweep();
-                (lock, begun, kept)
+                (lock, begun, kept, inner.home.sweep())
             }))
         })
         .await
         .map_err(unmade)?;
-        let Some((lock, begun, kept)) = made else {
+        let Some((lock, begun, kept, left)) = made else {
             // The same attempt made it before: it is the same sandbox.
             let options = ConnectOptions::default()
                 .with_generation(registration.tags.generation.clone())
-                .with_deadline(options.deadline);
+                .with_deadline(deadline);
             return self.connect(&id, options).await.map(|(handle, _)| handle);
         };
-        let timeout = self.config.start_timeout.min(options.deadline);
+        let timeout = self.config.start_timeout.min(deadline);
         let started = match begun {
             Ok(started) => started.ready(timeout).await.and(kept),
             Err(error) => Err(error),
         };
+        self.discard(left).await;
         if let Err(error) = started {
             return Err(match self.unmake(&id, lock).await {
                 Ok(()) => error.with_outcome(Outcome::NotStarted),
@@ -245,6 +310,13 @@ impl Inner {
         }
         drop(lock);
         self.handle(&id, &registration)
+    }
+
+    /// Removes what creators left that died, where only the helper can. What stays is swept by a later create.
+    pub(crate) async fn discard(&self, left: Vec<PathBuf>) {
+        for path in left {
+            let _ = self.helper.discard(&path).await;
+        }
     }
 
     async fn connect(
@@ -452,7 +524,7 @@ impl Inner {
     }
 
     /// Reads the records of all sandboxes. What others began to remove and left is removed on the way.
-    async fn registrations(&self) -> Result<Vec<(SandboxId, Registration)>> {
+    pub(crate) async fn registrations(&self) -> Result<Vec<(SandboxId, Registration)>> {
         let home = self.home.clone();
         let (there, ending) = blocking(move || {
             let (mut there, mut ending) = (Vec::new(), Vec::new());
@@ -508,7 +580,7 @@ fn keeps_files(record: &Record, id: &SandboxId) -> Result<()> {
     Err(Error::new(ErrorKind::Unsupported, message).with_reason("in_memory").with_context("id", id))
 }
 
-fn gone(id: &SandboxId) -> Error {
+pub(crate) fn gone(id: &SandboxId) -> Error {
     Error::new(ErrorKind::Gone, "the sandbox does not exist").with_context("id", id)
 }
 
@@ -537,6 +609,8 @@ impl SandboxProvider for LocalProvider {
         capabilities.pause_keeps_memory = true;
         capabilities.pause_without_memory = true;
         capabilities.lease = true;
+        capabilities.snapshot = true;
+        capabilities.fork = true;
         capabilities.dial = true;
         capabilities.retained_output = true;
         capabilities.signal_tree = true;
@@ -574,6 +648,24 @@ impl SandboxProvider for LocalProvider {
 
     async fn destroy(&self, id: &SandboxId) -> Result<DestroyOutcome> {
         self.0.destroy(id).await.map_err(|error| error.at(NAME, "destroy"))
+    }
+
+    async fn snapshot(&self, id: &SandboxId, options: SnapshotOptions) -> Result<SnapshotInfo> {
+        self.0.snapshot(id, options).await.map_err(|error| error.at(NAME, "snapshot"))
+    }
+
+    async fn list_snapshots(&self, filter: SnapshotFilter) -> Result<ResultStream<SnapshotInfo>> {
+        let listed = self.0.list_snapshots(filter).await.map_err(|error| error.at(NAME, "list_snapshots"))?;
+        Ok(ResultStream::from_items(listed))
+    }
+
+    async fn delete_snapshot(&self, id: &SnapshotId) -> Result<DestroyOutcome> {
+        self.0.delete_snapshot(id).await.map_err(|error| error.at(NAME, "delete_snapshot"))
+    }
+
+    async fn fork(&self, id: &SandboxId, options: ForkOptions) -> Result<Arc<dyn SandboxHandle>> {
+        let handle = self.0.fork(id, options).await.map_err(|error| error.at(NAME, "fork"))?;
+        Ok(Arc::new(handle))
     }
 
     async fn set_lease(&self, id: &SandboxId, lease: Duration) -> Result<()> {

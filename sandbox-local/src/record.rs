@@ -130,6 +130,36 @@ impl Default for User {
     }
 }
 
+/// Where the layer is that lies right under what a sandbox writes.
+#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Under {
+    /// In its own directory: it is a fork.
+    Own,
+    /// In the snapshot of this id.
+    Snapshot(String),
+}
+
+/// What a sandbox was made from, besides this machine's programs.
+#[non_exhaustive]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Origin {
+    /// The layer that lies right under what it writes; default none.
+    pub under: Option<Under>,
+    /// The imported root directory that takes the place of the base tree and of this machine's `/usr`; default none.
+    pub root: Option<String>,
+}
+
+impl Origin {
+    /// Says whether a sandbox of this origin needs the snapshot of this id.
+    pub(crate) fn stands_on(&self, snapshot: &str) -> bool {
+        self.root.as_deref() == Some(snapshot)
+            || matches!(&self.under, Some(Under::Snapshot(id)) if id == snapshot)
+    }
+}
+
 /// Everything the helper needs to know to start a sandbox.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -160,6 +190,12 @@ pub struct Spec {
     /// Directories of the host shown inside; default none.
     #[serde(default)]
     pub binds: Vec<Bind>,
+    /// What it was made from; default this machine's programs alone.
+    #[serde(default)]
+    pub origin: Origin,
+    /// The name of its template, as it is told to those inside; default `base`.
+    #[serde(default = "base_template")]
+    pub template: String,
     /// Host name inside; default `sandhold`.
     #[serde(default)]
     pub hostname: Option<String>,
@@ -172,6 +208,10 @@ pub struct Spec {
     /// What happens when the lease runs out; default kill.
     #[serde(default)]
     pub on_expiry: Expiry,
+}
+
+fn base_template() -> String {
+    "base".into()
 }
 
 impl Spec {
@@ -187,6 +227,8 @@ impl Spec {
             upper: Upper::default(),
             limits: Limits::default(),
             binds: Vec::new(),
+            origin: Origin::default(),
+            template: base_template(),
             hostname: None,
             envs: BTreeMap::new(),
             lease_ms: None,
@@ -207,6 +249,13 @@ impl Spec {
         };
         if !leaf(&self.id) {
             return bad(format!("sandbox id {:?}: use 1 to 64 letters, digits, `-` or `_`", self.id));
+        }
+        let under = match &self.origin.under {
+            Some(Under::Snapshot(id)) => Some(id),
+            _ => None,
+        };
+        if let Some(id) = self.origin.root.iter().chain(under).find(|id| !leaf(id)) {
+            return bad(format!("snapshot id {id:?}: use 1 to 64 letters, digits, `-` or `_`"));
         }
         // A name of digits would be taken for an id, one with a dash in front for an option.
         let starts_well =
@@ -369,6 +418,9 @@ pub(crate) struct Runtime {
     pub(crate) init_started: u64,
     /// Control groups, by absolute path.
     pub(crate) cgroups: Vec<PathBuf>,
+    /// The monitor and its descriptor of what the sandbox wrote, where that is in memory.
+    #[serde(default)]
+    pub(crate) memory: Option<(u32, i32)>,
 }
 
 impl Runtime {

@@ -9,15 +9,15 @@ use sandhold_core::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::record::{self, Bind, IdMap, Record, Spec, Upper};
+use crate::record::{self, Bind, IdMap, Origin, Record, Spec, Upper};
 use crate::state_dir::is_leaf;
 use crate::{Failure, FailureKind, Phase};
 
 /// The name of this part of the record.
 const FIELD: &str = "registration";
 
-/// The only template: the synthesized root over this machine's `/usr`.
-const TEMPLATE: &str = "base";
+/// The template that is always there: the synthesized root over this machine's `/usr`.
+pub(crate) const TEMPLATE: &str = "base";
 
 /// Who a sandbox belongs to and how it was asked for.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -62,21 +62,27 @@ impl Registration {
         }
     }
 
+    /// That of a sandbox that is made as another one was.
+    pub(crate) fn forked(spec: SandboxSpec, tags: Tags) -> Self {
+        Self { tags, spec, created_at: SystemTime::now(), resumed_at: None, paused: false }
+    }
+
     /// What the helper is told. Everything that this provider cannot do is refused here, before anything is made.
-    pub(crate) fn helper_spec(&self, id: &SandboxId, ids: IdMap, in_memory: bool) -> Result<Spec> {
+    pub(crate) fn helper_spec(
+        &self,
+        id: &SandboxId,
+        ids: IdMap,
+        in_memory: bool,
+        origin: Origin,
+    ) -> Result<Spec> {
         let wanted = &self.spec;
         let unsupported = |what: &str| Err(Error::new(ErrorKind::Unsupported, what.to_owned()));
-        if wanted.template != TEMPLATE {
-            return Err(Error::new(
-                ErrorKind::NotFound,
-                format!("there is no template {:?}; this provider has {TEMPLATE:?}", wanted.template),
-            )
-            .with_reason("template"));
-        }
         if wanted.kind != Kind::Standard {
             return unsupported("the local provider makes sandboxes of the kind `standard` only");
         }
         let mut spec = Spec::new(id.as_str(), ids);
+        spec.origin = origin;
+        spec.template.clone_from(&wanted.template);
         spec.user.home = wanted.home.clone().into();
         match wanted.user.as_str() {
             "root" => spec.default_user = Some("root".to_owned()),

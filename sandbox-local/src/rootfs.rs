@@ -5,7 +5,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::mount::{
     MountFlags, MountPropagationFlags, MoveMountFlags, UnmountFlags, mount, mount_bind, mount_bind_recursive,
@@ -13,9 +13,10 @@ use rustix::mount::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::failure::{Doing, Failure};
-use crate::record::{Bind, IdMap, Spec, Upper};
-use crate::sys;
+use crate::failure::{Doing, Failure, FailureKind};
+use crate::record::{Bind, IdMap, Network, Origin, Spec, Under, Upper};
+use crate::store::SNAPSHOTS;
+use crate::{base, furnish, sys};
 
 /// How the host's `/usr` is shown.
 #[non_exhaustive]
@@ -36,11 +37,52 @@ const QUIET: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
 /// faster than on disk.
 const PLACE: &str = "places";
 /// The places in there.
-const PLACES: [&str; 4] = ["base", "usr", "root", MEMORY];
+const PLACES: [&str; 5] = ["base", "usr", "layer", "root", MEMORY];
 /// Where a file system in memory is mounted that holds what a sandbox writes.
 const MEMORY: &str = "memory";
 /// What a sandbox writes to, and the work directories that overlays need beside it.
 const LAYERS: [&str; 6] = ["upper", "work", "upper/root", "upper/usr", "work/root", "work/usr"];
+
+/// The layer of a fork, in its directory.
+pub(crate) const OWN_LAYER: &str = "origin";
+/// The parts of a layer: over the root, over `/usr`, and over `/usr/local` where `/usr` cannot be written to.
+pub(crate) const PARTS: [&str; 3] = ["root", "usr", "local"];
+
+/// What lies under what a sandbox writes.
+#[derive(Clone, Debug)]
+pub(crate) struct View {
+    /// The lowest tree of the root.
+    pub(crate) base: PathBuf,
+    /// Whether that is all there is: nothing of the host's `/usr` is shown.
+    pub(crate) whole: bool,
+    /// The layer between the two, of a snapshot or a fork.
+    pub(crate) layer: Option<PathBuf>,
+}
+
+impl View {
+    /// Finds what `spec` stands on, below `home`; `dir` is the directory of the sandbox.
+    pub(crate) fn find(home: &Path, dir: &Path, spec: &Spec) -> Result<Self, Failure> {
+        let layer = layer_of(home, dir, &spec.origin);
+        let root = spec.origin.root.as_ref().map(|id| home.join(SNAPSHOTS).join(id).join("layer/root"));
+        for path in layer.iter().chain(&root) {
+            if !path.is_dir() {
+                let message = format!("what the sandbox was made from is not there: {}", path.display());
+                return Err(Failure::new(FailureKind::NotFound, message));
+            }
+        }
+        let whole = root.is_some();
+        let base = root.map_or_else(|| base::ensure(home, spec), Ok)?;
+        Ok(Self { base, whole, layer })
+    }
+}
+
+/// Where the layer is that a sandbox in `dir` stands on.
+pub(crate) fn layer_of(home: &Path, dir: &Path, origin: &Origin) -> Option<PathBuf> {
+    Some(match origin.under.as_ref()? {
+        Under::Own => dir.join(OWN_LAYER),
+        Under::Snapshot(id) => home.join(SNAPSHOTS).join(id).join("layer"),
+    })
+}
 
 /// Makes, from outside, what [`enter`] needs in the directory of a sandbox, which is the current one.
 pub(crate) fn prepare(spec: &Spec) -> Result<(), Failure> {
@@ -78,20 +120,33 @@ pub(crate) struct Trees {
     pub(crate) program: OwnedFd,
     /// The base tree, with ids as the sandbox sees them.
     pub(crate) base: OwnedFd,
-    /// The same of `/usr`, where its file system allows it.
+    /// The same of the layer, where there is one.
+    pub(crate) layer: Option<OwnedFd>,
+    /// The same of `/usr`, where it is shown and its file system allows it.
     pub(crate) usr: Option<OwnedFd>,
 }
 
 impl Trees {
     /// Puts together what was sent one by one; `None` if nothing was.
-    pub(crate) fn from_fds(fds: Vec<OwnedFd>) -> Option<Self> {
+    pub(crate) fn from_fds(fds: Vec<OwnedFd>, view: &View) -> Option<Self> {
         let mut fds = fds.into_iter();
-        Some(Self { program: fds.next()?, base: fds.next()?, usr: fds.next() })
+        let (program, base) = (fds.next()?, fds.next()?);
+        let layer = view.layer.as_ref().and_then(|_| fds.next());
+        Some(Self { program, base, layer, usr: fds.next() })
     }
 }
 
+/// A root view that was entered.
+#[derive(Debug)]
+pub(crate) struct Entered {
+    /// How the host's `/usr` is shown.
+    pub(crate) usr: UsrTier,
+    /// What the sandbox writes to, where that is in memory: nobody outside finds it otherwise.
+    pub(crate) memory: Option<OwnedFd>,
+}
+
 /// Makes the root view and enters it. The current directory is that of the sandbox.
-pub(crate) fn enter(spec: &Spec, base: &Path, trees: Option<Trees>) -> Result<UsrTier, Failure> {
+pub(crate) fn enter(spec: &Spec, view: &View, trees: Option<Trees>) -> Result<Entered, Failure> {
     mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)
         .doing("detach from mounts")?;
     mount("tmpfs", PLACE, "tmpfs", QUIET, c"mode=0755,size=64k").doing("mount a place for mounts")?;
@@ -99,8 +154,8 @@ pub(crate) fn enter(spec: &Spec, base: &Path, trees: Option<Trees>) -> Result<Us
     for dir in PLACES {
         make_dirs(Path::new(dir), 0o755).doing(format_args!("make {dir}"))?;
     }
-    let storage = match spec.upper {
-        Upper::Disk => "..",
+    let (storage, memory) = match spec.upper {
+        Upper::Disk => ("..", None),
         Upper::Tmpfs { bytes } => {
             let options = text(&format!("size={bytes},mode=0755"));
             mount("tmpfs", MEMORY, "tmpfs", QUIET, options.as_c_str())
@@ -108,29 +163,49 @@ pub(crate) fn enter(spec: &Spec, base: &Path, trees: Option<Trees>) -> Result<Us
             for layer in LAYERS {
                 make_dirs(&Path::new(MEMORY).join(layer), 0o755).doing(format_args!("make {layer}"))?;
             }
-            MEMORY
+            let upper = crate::layer::open_dir(rustix::fs::CWD, format!("{MEMORY}/upper"));
+            (MEMORY, Some(upper.doing("open the file system in memory")?))
         }
     };
     // By short names without special characters: they become part of mount options.
     let (program, usr) = match trees {
         Some(trees) => {
             attach(&trees.base, "base").doing("show the base tree")?;
-            let usr = trees.usr.map(|usr| attach(&usr, "usr").map(|()| "base/usr:usr"));
+            if let Some(layer) = trees.layer {
+                attach(&layer, "layer").doing("show the layer below")?;
+            }
+            let usr = trees.usr.map(|usr| attach(&usr, "usr").map(|()| "usr"));
             (Some(trees.program), usr.transpose().doing("show /usr")?)
         }
         None => {
-            mount_bind(base, "base").doing("show the base tree")?;
-            (None, Some("base/usr:/usr"))
+            mount_bind(view.base.as_path(), "base").doing("show the base tree")?;
+            if let Some(layer) = &view.layer {
+                mount_bind(layer.as_path(), "layer").doing("show the layer below")?;
+            }
+            (None, Some("/usr"))
         }
     };
+    let over = |part: &str, lower: &str| match view.layer {
+        Some(_) => format!("layer/{part}:{lower}"),
+        None => lower.to_owned(),
+    };
     let tier = if program.is_some() { UsrTier::Overlay } else { UsrTier::OverlayAdditive };
-    overlay(storage, "root", "base", "root").map_err(|error| {
+    overlay(storage, "root", &over("root", "base"), "root").map_err(|error| {
         Failure::unsupported(format!(
             "cannot lay a writable view over the base tree: {error}; the kernel must allow overlayfs in user \
              namespaces (5.11 or later), and the state directory must not itself be on overlayfs"
         ))
     })?;
-    let usr = mount_usr(storage, usr, tier)?;
+    let usr = if view.whole {
+        // Nobody promised that an imported tree has the places of the kernel.
+        for place in ["proc", "dev", "run", "sys"] {
+            make_inside(&Path::new("root").join(place)).doing(format_args!("make /{place}"))?;
+        }
+        UsrTier::Overlay
+    } else {
+        let lower = usr.map(|usr| over("usr", &format!("base/usr:{usr}")));
+        mount_usr(storage, lower.as_deref(), tier, view.layer.is_some())?
+    };
     show_sudo(program).doing("show sudo")?;
     mount_proc_and_dev(&spec.ids).doing("mount /proc and /dev")?;
     let options = text("mode=0755,size=25%");
@@ -144,12 +219,19 @@ pub(crate) fn enter(spec: &Spec, base: &Path, trees: Option<Trees>) -> Result<Us
     for bind in &spec.binds {
         show(bind)?;
     }
+    let resolv = match spec.network {
+        Network::Host if view.whole => fs::read("/etc/resolv.conf").unwrap_or_default(),
+        _ => Vec::new(),
+    };
     rustix::process::chdir("root").doing("enter the root view")?;
     rustix::process::pivot_root(".", ".").doing("change the root")?;
     unmount(".", UnmountFlags::DETACH).doing("leave the host's file systems")?;
     rustix::process::chdir("/").doing("enter the root view")?;
+    if view.whole || view.layer.is_some() {
+        furnish::complete(spec, &resolv)?;
+    }
     own_places(spec)?;
-    Ok(usr)
+    Ok(Entered { usr, memory })
 }
 
 fn text(value: &str) -> CString {
@@ -177,9 +259,12 @@ fn show_sudo(program: Option<OwnedFd>) -> io::Result<()> {
     let place = c"root/usr/local/bin/sudo";
     let path = Path::new("root/usr/local/bin/sudo");
     // The base tree has a place for it, unless `/usr` is shown without that tree, or the sandbox removed it.
+    // Links that lead there are refused: they would be followed outside.
+    make_inside(Path::new("root/usr/local/bin"))?;
     if !path.exists() {
-        make_dirs(Path::new("root/usr/local/bin"), 0o755)?;
-        fs::File::create(path)?;
+        // One that leads nowhere is in the way.
+        let _ = fs::remove_file(path);
+        fs::OpenOptions::new().write(true).create_new(true).open(path)?;
     }
     match program {
         Some(tree) => attach(&tree, "root/usr/local/bin/sudo")?,
@@ -194,11 +279,16 @@ fn show_sudo(program: Option<OwnedFd>) -> io::Result<()> {
 }
 
 /// Shows the host's `/usr`, writable if this host allows it: the only way to know is to try.
-fn mount_usr(storage: &str, lower: Option<&str>, tier: UsrTier) -> Result<UsrTier, Failure> {
+fn mount_usr(storage: &str, lower: Option<&str>, tier: UsrTier, layered: bool) -> Result<UsrTier, Failure> {
     if let Some(lower) = lower
         && overlay(storage, "usr", lower, "root/usr").is_ok()
     {
         return Ok(tier);
+    }
+    if layered && fs::read_dir("layer/usr").doing("look at the layer below")?.next().is_some() {
+        return Err(Failure::unsupported(
+            "the snapshot holds changes to /usr, which cannot be shown over /usr on this host",
+        ));
     }
     mount_bind_recursive("/usr", "root/usr").doing("show /usr")?;
     sys::set_mount_flags(c"root/usr", sys::MOUNT_ATTR_RDONLY).doing("make /usr read-only")?;
@@ -207,8 +297,11 @@ fn mount_usr(storage: &str, lower: Option<&str>, tier: UsrTier) -> Result<UsrTie
         for layer in ["upper/local", "work/local"] {
             make_dirs(&Path::new(storage).join(layer), 0o755).doing(format_args!("make {layer}"))?;
         }
-        let merged = overlay(storage, "local", "/usr/local", "root/usr/local");
-        if merged.is_err() {
+        let lower = if layered { "layer/local:/usr/local" } else { "/usr/local" };
+        let merged = overlay(storage, "local", lower, "root/usr/local");
+        if merged.is_err() && layered {
+            overlay(storage, "local", "layer/local", "root/usr/local").doing("make /usr/local writable")?;
+        } else if merged.is_err() {
             // The same reason as above: then it starts out empty.
             mount_bind(format!("{storage}/upper/local").as_str(), local).doing("make /usr/local writable")?;
         }
@@ -263,7 +356,7 @@ fn fill_run(spec: &Spec) -> io::Result<()> {
     let put = |name: &str, value: &str| fs::File::create(run.join(name))?.write_all(value.as_bytes());
     put("e2b/.E2B_SANDBOX", "true")?;
     put("e2b/.E2B_SANDBOX_ID", &spec.id)?;
-    put("e2b/.E2B_TEMPLATE_ID", "base")?;
+    put("e2b/.E2B_TEMPLATE_ID", &spec.template)?;
     let mut random = [0_u8; 16];
     sys::fill_random(&mut random)?;
     put("sandhold/boot_id", &uuid(random))
@@ -299,7 +392,7 @@ fn show(bind: &Bind) -> Result<(), Failure> {
 }
 
 /// Makes a directory below `root` and refuses links on the way.
-fn make_inside(path: &Path) -> io::Result<std::path::PathBuf> {
+pub(crate) fn make_inside(path: &Path) -> io::Result<std::path::PathBuf> {
     let mut at = std::path::PathBuf::new();
     for part in path.components() {
         at.push(part);

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use crate::cleanup;
 use crate::idmap;
 use crate::record::{ENDED, IdMap, RECORD, RUNTIME, Record};
+use crate::rootfs::OWN_LAYER;
 
 /// The layout that this version of the library writes.
 const VERSION: u32 = 1;
@@ -34,6 +35,15 @@ const LOCK_POLL: (Duration, Duration) = (Duration::from_micros(200), Duration::f
 #[derive(Clone, Debug)]
 pub(crate) struct StateDir {
     root: PathBuf,
+}
+
+/// What a new sandbox starts from.
+#[derive(Debug, Default)]
+pub(crate) struct Beginning {
+    /// Whose the files are that it stands on, as stored; default nobody's yet.
+    pub(crate) ids: Option<IdMap>,
+    /// A layer in staging that becomes its own.
+    pub(crate) layer: Option<PathBuf>,
 }
 
 /// The right to change one sandbox, held until it is dropped or its process dies.
@@ -152,6 +162,7 @@ impl StateDir {
     pub(crate) fn make(
         &self,
         id: &SandboxId,
+        beginning: Beginning,
         record: impl FnOnce(IdMap) -> Result<Record>,
     ) -> Result<Option<ChangeLock>> {
         let Some(directory) = self.directory(id) else {
@@ -161,17 +172,36 @@ impl StateDir {
             return Ok(None);
         }
         let _creating = self.creating()?;
-        let ids = idmap::choose(&self.root, id.as_str()).map_err(Error::from)?;
+        let ids = self.ids_for(id, beginning.ids)?;
         let _turn = self.turn()?;
-        let made = record(ids.clone()).and_then(|record| self.place(id, &directory, &record));
+        let layer = beginning.layer.as_deref();
+        let made = record(ids.clone()).and_then(|record| self.place(id, &directory, &record, layer));
         if !matches!(made, Ok(Some(_))) {
             idmap::release(&self.root, &ids, id.as_str());
         }
         made
     }
 
+    /// Chooses the ids of a new sandbox: those that the files have which it starts from.
+    fn ids_for(&self, id: &SandboxId, stored: Option<IdMap>) -> Result<IdMap> {
+        let tier = idmap::tier().map_err(Error::from)?;
+        match (stored, tier) {
+            (None | Some(IdMap::Full { .. }), IdMap::Full { .. }) | (None, _) => {
+                idmap::choose(&self.root, id.as_str()).map_err(Error::from)
+            }
+            (Some(stored @ (IdMap::Ranges { .. } | IdMap::Single)), IdMap::Ranges { .. } | IdMap::Single) => {
+                Ok(stored)
+            }
+            _ => Err(Error::new(
+                ErrorKind::Unsupported,
+                "the snapshot was taken as root and this is an ordinary user, or the other way round; use it as then",
+            )
+            .with_reason("id_map")),
+        }
+    }
+
     /// Keeps the sweep away from what is between two places; given up with its process.
-    fn creating(&self) -> Result<File> {
+    pub(crate) fn creating(&self) -> Result<File> {
         hold_staging(&self.root).map_err(|error| failed("lock", &self.root.join(STAGING), error))
     }
 
@@ -183,14 +213,28 @@ impl StateDir {
         held.map_err(|error| failed("lock", &path, error))
     }
 
-    fn staged(&self, id: &SandboxId) -> PathBuf {
+    /// A place for what has no name yet.
+    pub(crate) fn staged(&self, id: impl std::fmt::Display) -> PathBuf {
         self.root.join(STAGING).join(format!("{id}.{}.{:x}", std::process::id(), fastrand::u32(..)))
     }
 
-    fn place(&self, id: &SandboxId, directory: &Path, record: &Record) -> Result<Option<ChangeLock>> {
+    /// Makes a directory there that only this user can enter.
+    pub(crate) fn stage(&self, id: impl std::fmt::Display) -> Result<PathBuf> {
         let staged = self.staged(id);
         private_directory(&staged).map_err(|error| failed("make the directory", &staged, error))?;
-        let made = self.fill(&staged, record).and_then(|lock| {
+        Ok(staged)
+    }
+
+    fn place(
+        &self,
+        id: &SandboxId,
+        directory: &Path,
+        record: &Record,
+        layer: Option<&Path>,
+    ) -> Result<Option<ChangeLock>> {
+        let staged = self.staged(id);
+        private_directory(&staged).map_err(|error| failed("make the directory", &staged, error))?;
+        let made = self.fill(&staged, record, layer).and_then(|lock| {
             // Onto a directory that is not empty a rename fails: of two creators one wins.
             match fs::rename(&staged, directory) {
                 Ok(()) => Ok(Some(lock)),
@@ -222,23 +266,26 @@ impl StateDir {
         })
     }
 
-    fn fill(&self, staged: &Path, record: &Record) -> Result<ChangeLock> {
+    fn fill(&self, staged: &Path, record: &Record, layer: Option<&Path>) -> Result<ChangeLock> {
         let lock = open_lock(staged, true).map_err(|error| failed("open the lock in", staged, error))?;
         lock.lock().map_err(|error| failed("lock", staged, error))?;
+        if let Some(layer) = layer {
+            fs::rename(layer, staged.join(OWN_LAYER)).map_err(|error| failed("move", layer, error))?;
+        }
         record.stage(staged)?;
         Ok(ChangeLock { _file: lock })
     }
 
     /// Removes what creators left that died before their sandbox had its name. Does nothing while another creates.
-    pub(crate) fn sweep(&self) {
+    ///
+    /// Returns what only the helper can remove, as it belongs to ids of the inside: nobody else goes near it.
+    pub(crate) fn sweep(&self) -> Vec<PathBuf> {
         let staging = self.root.join(STAGING);
-        let Ok(lock) = File::open(&staging) else { return };
+        let Ok(lock) = File::open(&staging) else { return Vec::new() };
         if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
-            return;
+            return Vec::new();
         }
-        for path in entries(&staging) {
-            let _ = cleanup::remove_tree(&path);
-        }
+        let left = entries(&staging).filter(|path| cleanup::remove_tree(path).is_err()).collect();
         for path in entries(&self.root.join("ids")) {
             // It holds the id of its sandbox, or nothing when its creator died at once.
             let owner = fs::read_to_string(&path).unwrap_or_default();
@@ -248,6 +295,7 @@ impl StateDir {
             }
         }
         self.forget_old_ends();
+        left
     }
 
     /// Removes a sandbox of which nothing was ever started, without the helper: by whoever holds its lock and made it.

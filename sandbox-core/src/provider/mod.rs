@@ -97,7 +97,8 @@ pub trait SandboxProvider: fmt::Debug + Send + Sync + 'static {
     /// are made from it.
     ///
     /// # Errors
-    /// [`crate::ErrorKind::Gone`]; [`crate::ErrorKind::Conflict`] when another snapshot has the name.
+    /// [`crate::ErrorKind::Gone`]; [`crate::ErrorKind::Conflict`] when another snapshot has the name, where
+    /// names are given once.
     ///
     /// # Cancellation
     /// A snapshot that was asked for may still be made.

@@ -47,6 +47,12 @@ pub trait ExtraRoutes: Send + Sync + Debug {
     /// Answers a request whose access token was checked.
     async fn respond(&self, request: Request<Incoming>) -> Response<Body>;
 
+    /// Keeps a request waiting before anything of it is done; `None`, the default, lets it go on at once.
+    fn wait(&self, request: &Request<Incoming>) -> Option<Pin<Box<dyn Future<Output = ()> + Send>>> {
+        let _ = request;
+        None
+    }
+
     /// Refuses a request that the daemon itself would answer, before anything of it is done; `None` lets it through.
     fn refuse(&self, request: &Request<Incoming>) -> Option<Response<Body>> {
         let _ = request;
@@ -120,6 +126,9 @@ impl Service {
     }
 
     async fn route(&self, request: Request<Incoming>) -> Response<AnswerBody> {
+        if let Some(wait) = self.state.config.routes.as_ref().and_then(|routes| routes.wait(&request)) {
+            wait.await;
+        }
         if let Some(refusal) = self.state.config.routes.as_ref().and_then(|routes| routes.refuse(&request)) {
             return refusal.map(AnswerBody::Plain);
         }

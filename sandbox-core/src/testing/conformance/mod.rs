@@ -11,6 +11,7 @@ pub mod files;
 pub mod memory;
 pub mod ports;
 pub mod processes;
+pub mod snapshots;
 mod stage;
 pub mod verbs;
 pub mod watch;
@@ -27,6 +28,7 @@ pub use stage::{Fixture, Stage, eventually, run, within};
 /// |---|---|---|
 /// | `verbs` | find, connect, create, list, pause, destroy, leases | `true`, `sleep` |
 /// | `memory` | pauses and connects that keep files only | `sleep` |
+/// | `snapshots` | snapshots, forks and what is made from them | `sleep` |
 /// | `commands` | exits, input, variables, attach, kept output | `cat`, `echo`, `printenv`, `sleep`, `sh` |
 /// | `processes` | exact bytes, trees, deadlines, terminals | a real `/bin/sh`, `/proc`, the usual programs |
 /// | `files` | read, write, list, rename, remove, metadata | |
@@ -44,7 +46,7 @@ pub use stage::{Fixture, Stage, eventually, run, within};
 #[macro_export]
 macro_rules! provider_conformance {
     ($fixture:path) => {
-        $crate::provider_conformance!($fixture, verbs, memory, commands, processes, files, watch, ports, ending);
+        $crate::provider_conformance!($fixture, verbs, memory, snapshots, commands, processes, files, watch, ports, ending);
     };
     ($fixture:path, $($group:ident),+ $(,)?) => {
         $($crate::provider_conformance!(@ $group $fixture);)+
@@ -99,6 +101,26 @@ macro_rules! provider_conformance {
             a_connect_without_memory_starts_a_paused_sandbox_anew,
             a_connect_without_memory_leaves_a_running_sandbox_alone,
             memory_cannot_be_given_up_without_the_capability,
+        );
+    };
+    (@ snapshots $fixture:path) => {
+        $crate::provider_conformance!(@@ snapshots $fixture:
+            a_sandbox_made_from_a_snapshot_has_its_files,
+            a_snapshot_stays_as_it_was,
+            a_snapshot_outlives_its_sandbox,
+            the_source_of_a_snapshot_goes_on,
+            a_snapshot_holds_the_whole_chain_that_it_stands_on,
+            snapshots_are_listed_by_sandbox_and_name,
+            deleting_a_snapshot_harms_no_sandbox,
+            a_deleted_snapshot_is_no_template,
+            delete_of_an_unknown_snapshot_is_already_gone,
+            snapshot_of_an_unknown_sandbox_is_gone,
+            snapshots_without_the_capability_are_unsupported,
+            a_fork_has_the_files_of_its_source_and_a_life_of_its_own,
+            a_fork_outlives_its_source,
+            forks_of_one_attempt_are_one_sandbox,
+            fork_of_an_unknown_sandbox_is_gone,
+            fork_without_the_capability_is_unsupported,
         );
     };
     (@ commands $fixture:path) => {
@@ -218,6 +240,7 @@ mod tests {
             include_str!("memory.rs"),
             include_str!("ports.rs"),
             include_str!("processes.rs"),
+            include_str!("snapshots.rs"),
             include_str!("verbs.rs"),
             include_str!("watch.rs"),
         ] {

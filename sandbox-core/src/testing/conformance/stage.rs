@@ -12,7 +12,7 @@ use tokio::time::{sleep, timeout};
 use crate::{
     Attempt, Capabilities, CreateOptions, FindQuery, Generation, Key, ListFilter, Owner, ProcessSpec,
     SandboxHandle, SandboxHandleExt, SandboxId, SandboxInfo, SandboxProvider, SandboxProviderExt,
-    SandboxSpec, Tags,
+    SandboxSpec, SnapshotId, SnapshotInfo, SnapshotOptions, Tags,
 };
 
 /// Makes the provider under test. One is made for every rule.
@@ -66,6 +66,7 @@ pub struct Stage {
     provider: Arc<dyn SandboxProvider>,
     owner: Owner,
     made: Mutex<Vec<SandboxId>>,
+    taken: Mutex<Vec<SnapshotId>>,
 }
 
 impl fmt::Debug for Stage {
@@ -81,7 +82,7 @@ impl Stage {
     fn new(fixture: impl Fixture) -> Self {
         let owner = Owner::new(format!("conformance-{}", Attempt::random().unwrap())).unwrap();
         let provider = fixture.provider();
-        Self { fixture: Box::new(fixture), provider, owner, made: Mutex::default() }
+        Self { fixture: Box::new(fixture), provider, owner, made: Mutex::default(), taken: Mutex::default() }
     }
 
     /// Returns the provider under test.
@@ -165,6 +166,18 @@ impl Stage {
         self.made.lock().unwrap_or_else(PoisonError::into_inner).push(id.clone());
     }
 
+    /// Takes a snapshot, which is deleted when the rule has ended.
+    pub async fn snapshot(&self, id: &SandboxId) -> SnapshotInfo {
+        let snapshot = self.provider.snapshot(id, SnapshotOptions::default()).await.unwrap();
+        self.own_snapshot(&snapshot.id);
+        snapshot
+    }
+
+    /// Has a snapshot deleted when the rule has ended, after the sandboxes.
+    pub fn own_snapshot(&self, id: &SnapshotId) {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner).push(id.clone());
+    }
+
     /// Asks for the facts of a sandbox that must exist.
     pub async fn info(&self, id: &SandboxId) -> SandboxInfo {
         self.provider.find_id(id).await.unwrap().expect("the sandbox exists")
@@ -197,6 +210,12 @@ impl Stage {
         for id in made {
             if let Err(error) = self.provider.destroy(&id).await {
                 failed.push(format!("destroy {id}: {error}"));
+            }
+        }
+        let taken = std::mem::take(&mut *self.taken.lock().unwrap_or_else(PoisonError::into_inner));
+        for id in taken {
+            if let Err(error) = self.provider.delete_snapshot(&id).await {
+                failed.push(format!("delete {id}: {error}"));
             }
         }
         if failed.is_empty() { Ok(()) } else { Err(failed.join("; ")) }

@@ -8,12 +8,14 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::commands::Hook;
+use super::files::Tree;
 use super::machine::{Clock, Machine, gone, lock};
 use super::script::{Fault, Script, Verb};
 use super::{FAKE, Memory, PauseOutcome};
 use crate::{
-    Attempt, Capabilities, Error, ErrorKind, Generation, Key, Kind, ListFilter, MountSource, Owner, Result,
-    ResultStream, SandboxId, SandboxInfo, SandboxSpec, SandboxState, Tags,
+    Attempt, Capabilities, DestroyOutcome, Error, ErrorKind, ForkOptions, Generation, Key, Kind, ListFilter,
+    MountSource, Owner, Result, ResultStream, SandboxId, SandboxInfo, SandboxSpec, SandboxState,
+    SnapshotFilter, SnapshotId, SnapshotInfo, SnapshotOptions, Tags,
 };
 
 /// The shape of a fake cloud.
@@ -37,6 +39,8 @@ impl Default for FakeOptions {
             pause: true,
             pause_keeps_memory: true,
             pause_without_memory: true,
+            snapshot: true,
+            fork: true,
             lease: true,
             dial: true,
             retained_output: true,
@@ -144,9 +148,18 @@ pub(super) fn other_generation() -> Generation {
     Generation::new("another-generation")
 }
 
+/// A stored state.
+struct Stored {
+    info: SnapshotInfo,
+    files: Tree,
+}
+
 #[derive(Default)]
 struct State {
     machines: Vec<Arc<Machine>>,
+    snapshots: Vec<Stored>,
+    /// How many were taken: ids are not given again.
+    taken: u64,
     script: Script,
     counts: Counts,
     hook: Option<Hook>,
@@ -204,11 +217,66 @@ impl Cloud {
     }
 
     pub(super) fn make(&self, spec: SandboxSpec, tags: Option<Tags>) -> Arc<Machine> {
-        make(&mut lock(&self.state), spec, tags, self.clock)
+        make(&mut lock(&self.state), spec, tags, self.clock, None)
     }
 
     /// Makes a sandbox, or returns the one that this attempt has made where creates are idempotent.
     pub(super) fn create(&self, spec: SandboxSpec, tags: Tags) -> Result<Arc<Machine>> {
+        self.make_or_find(spec, tags, None)
+    }
+
+    /// Makes a sandbox of the files of another one, as [`create`](Self::create) does.
+    pub(super) fn fork(&self, source: &Machine, options: ForkOptions) -> Result<Arc<Machine>> {
+        let mut spec = source.spec.clone();
+        spec.lease = options.lease.or(spec.lease);
+        let files = lock(&source.files).copy();
+        self.make_or_find(spec, options.tags, Some(files))
+    }
+
+    /// Stores the files of a sandbox.
+    pub(super) fn snapshot(&self, machine: &Machine, options: SnapshotOptions) -> Result<SnapshotInfo> {
+        let mut state = lock(&self.state);
+        let taken = |name: &String| state.snapshots.iter().any(|stored| stored.info.names.contains(name));
+        if let Some(name) = options.name.as_ref().filter(|name| taken(name)) {
+            return Err(
+                Error::new(ErrorKind::Conflict, "another snapshot has this name").with_context("name", name)
+            );
+        }
+        state.taken += 1;
+        let mut info = SnapshotInfo::new(SnapshotId::new(format!("snapshot-{}", state.taken)))
+            .with_created_at(self.clock.time(Instant::now()))
+            .with_sandbox(machine.id.clone());
+        info.names.extend(options.name);
+        let files = lock(&machine.files).copy();
+        state.snapshots.push(Stored { info: info.clone(), files });
+        Ok(info)
+    }
+
+    pub(super) fn snapshots(&self, filter: &SnapshotFilter) -> Vec<SnapshotInfo> {
+        let state = lock(&self.state);
+        let all = state.snapshots.iter().map(|stored| &stored.info);
+        all.filter(|info| filter.matches(info)).cloned().collect()
+    }
+
+    pub(super) fn delete_snapshot(&self, id: &SnapshotId) -> Result<DestroyOutcome> {
+        let mut state = lock(&self.state);
+        let Some(place) = state.snapshots.iter().position(|stored| stored.info.id == *id) else {
+            return Ok(DestroyOutcome::AlreadyGone);
+        };
+        let standing = state
+            .machines
+            .iter()
+            .find(|machine| machine.spec.template == id.as_str() && machine.settle().state.is_some());
+        if let Some(machine) = standing {
+            return Err(Error::new(ErrorKind::Conflict, "a sandbox stands on this snapshot")
+                .with_reason("in_use")
+                .with_context("sandbox", &machine.id));
+        }
+        state.snapshots.remove(place);
+        Ok(DestroyOutcome::Destroyed)
+    }
+
+    fn make_or_find(&self, spec: SandboxSpec, tags: Tags, files: Option<Tree>) -> Result<Arc<Machine>> {
         self.check(&spec)?;
         // One lock over look-up and make: two creates of one attempt cannot both miss.
         let mut state = lock(&self.state);
@@ -223,7 +291,13 @@ impl Cloud {
                 return Ok(machine);
             }
         }
-        Ok(make(&mut state, spec, Some(tags), self.clock))
+        let stored = state.snapshots.iter().find(|stored| stored.info.id.as_str() == spec.template);
+        let files = files.or_else(|| stored.map(|stored| stored.files.copy()));
+        if files.is_none() && spec.template.starts_with("snap") {
+            return Err(Error::new(ErrorKind::NotFound, format!("there is no snapshot {:?}", spec.template))
+                .with_reason("template"));
+        }
+        Ok(make(&mut state, spec, Some(tags), self.clock, files))
     }
 
     fn check(&self, spec: &SandboxSpec) -> Result<()> {
@@ -391,14 +465,20 @@ fn has_attempt(machine: &Machine, attempt: &Attempt) -> bool {
     machine.tags.as_ref().is_some_and(|tags| tags.attempt == *attempt)
 }
 
-fn make(state: &mut State, spec: SandboxSpec, tags: Option<Tags>, clock: Clock) -> Arc<Machine> {
+fn make(
+    state: &mut State,
+    spec: SandboxSpec,
+    tags: Option<Tags>,
+    clock: Clock,
+    files: Option<Tree>,
+) -> Arc<Machine> {
     let number = state.machines.len() as u64 + 1;
     let id = SandboxId::new(format!("fake-{number}"));
     state.counts.created += 1;
     if let Some(tags) = &tags {
         *state.counts.created_by_key.entry((tags.owner.clone(), tags.key.clone())).or_default() += 1;
     }
-    let machine = Arc::new(Machine::new(id, number, tags, spec, clock));
+    let machine = Arc::new(Machine::new(id, number, tags, spec, clock, files));
     state.machines.push(Arc::clone(&machine));
     machine
 }

@@ -79,6 +79,11 @@ impl Tree {
         tree
     }
 
+    /// Copies what is there, without those who watch it.
+    pub(super) fn copy(&self) -> Self {
+        Self { owner: self.owner.clone(), nodes: self.nodes.clone(), watchers: Vec::new() }
+    }
+
     fn put(&mut self, path: Path, content: Option<Bytes>, metadata: BTreeMap<String, String>) {
         self.nodes.insert(path, Node { content, metadata, modified: SystemTime::now() });
     }

@@ -72,6 +72,7 @@ impl Machine {
         tags: Option<Tags>,
         spec: SandboxSpec,
         clock: Clock,
+        files: Option<Tree>,
     ) -> Self {
         let now = Instant::now();
         let life = Life {
@@ -80,7 +81,7 @@ impl Machine {
             started: now,
             memory: Memory::Kept,
         };
-        let mut files = Tree::new(&spec.user);
+        let mut files = files.unwrap_or_else(|| Tree::new(&spec.user));
         for dir in ["/tmp", "/root", &spec.home, spec.workdir.as_deref().unwrap_or("/")] {
             files.ensure_dirs(dir);
         }

@@ -20,8 +20,9 @@ pub use script::{Fault, Gate, Verb};
 
 use crate::{
     Capabilities, ConnectOptions, Connection, CreateOptions, DestroyOutcome, Error, ErrorKind, FindQuery,
-    ListFilter, Memory, Metrics, Network, Outcome, PauseOptions, PauseOutcome, ProcessSpec, Result,
-    ResultStream, SandboxHandle, SandboxId, SandboxInfo, SandboxProvider, SandboxSpec, SandboxState,
+    ForkOptions, ListFilter, Memory, Metrics, Network, Outcome, PauseOptions, PauseOutcome, ProcessSpec,
+    Result, ResultStream, SandboxHandle, SandboxId, SandboxInfo, SandboxProvider, SandboxSpec, SandboxState,
+    SnapshotFilter, SnapshotId, SnapshotInfo, SnapshotOptions,
 };
 use cloud::{Cloud, Twist};
 use handle::FakeHandle;
@@ -122,6 +123,11 @@ impl FakeProvider {
         Ok(())
     }
 
+    fn needs_snapshots(&self, operation: &'static str) -> Result<()> {
+        let can = self.cloud.options.capabilities.snapshot;
+        if can { Ok(()) } else { Err(Error::unsupported(FAKE, operation)) }
+    }
+
     async fn call<T: Send + 'static>(
         &self,
         verb: Verb,
@@ -194,6 +200,10 @@ fn operation(verb: Verb) -> &'static str {
         Verb::Pause => "pause",
         Verb::Destroy => "destroy",
         Verb::SetLease => "set_lease",
+        Verb::Snapshot => "snapshot",
+        Verb::ListSnapshots => "list_snapshots",
+        Verb::DeleteSnapshot => "delete_snapshot",
+        Verb::Fork => "fork",
         Verb::Metrics => "metrics",
         Verb::UpdateNetwork => "update_network",
         Verb::Inside => "inside",
@@ -323,6 +333,37 @@ impl SandboxProvider for FakeProvider {
         self.call(Verb::SetLease, move |cloud, _| {
             cloud.get(&id)?.set_lease(lease);
             Ok(())
+        })
+        .await
+    }
+
+    async fn snapshot(&self, id: &SandboxId, options: SnapshotOptions) -> Result<SnapshotInfo> {
+        self.needs_snapshots("snapshot")?;
+        let id = id.clone();
+        self.call(Verb::Snapshot, move |cloud, _| cloud.snapshot(&*cloud.get(&id)?, options)).await
+    }
+
+    async fn list_snapshots(&self, filter: SnapshotFilter) -> Result<ResultStream<SnapshotInfo>> {
+        self.needs_snapshots("list_snapshots")?;
+        self.call(Verb::ListSnapshots, move |cloud, _| Ok(ResultStream::from_items(cloud.snapshots(&filter))))
+            .await
+    }
+
+    async fn delete_snapshot(&self, id: &SnapshotId) -> Result<DestroyOutcome> {
+        self.needs_snapshots("delete_snapshot")?;
+        let id = id.clone();
+        self.call(Verb::DeleteSnapshot, move |cloud, _| cloud.delete_snapshot(&id)).await
+    }
+
+    async fn fork(&self, id: &SandboxId, options: ForkOptions) -> Result<Arc<dyn SandboxHandle>> {
+        if !self.cloud.options.capabilities.fork {
+            return Err(Error::unsupported(FAKE, "fork"));
+        }
+        let id = id.clone();
+        self.call(Verb::Fork, move |cloud, _| {
+            let machine = cloud.fork(&*cloud.get(&id)?, options)?;
+            let generation = machine.tags.as_ref().map(|tags| tags.generation.clone());
+            Ok(Arc::new(FakeHandle::new(Arc::clone(cloud), machine, generation)) as Arc<dyn SandboxHandle>)
         })
         .await
     }

@@ -26,6 +26,14 @@ pub enum Verb {
     Destroy,
     /// `set_lease`.
     SetLease,
+    /// `snapshot`.
+    Snapshot,
+    /// `list_snapshots`.
+    ListSnapshots,
+    /// `delete_snapshot`.
+    DeleteSnapshot,
+    /// `fork`.
+    Fork,
     /// `metrics`.
     Metrics,
     /// `update_network`.
