@@ -62,7 +62,10 @@ impl App {
             volumes,
             secrets,
         });
-        app.find_sandboxes().await?;
+        if let Err(error) = app.all_sandboxes().await {
+            // Each is still found by its id, and lists try again.
+            tracing::error!(%error, "the sandboxes that are there could not be listed");
+        }
         if app.provider.capabilities().metrics {
             tokio::spawn(samples::measure(Arc::downgrade(&app)));
         }

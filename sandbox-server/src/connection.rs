@@ -20,8 +20,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// How long requests in flight may go on after the stop; then their connections are dropped.
 const STOP_GRACE: Duration = Duration::from_secs(5);
 
-/// How long a client may take to send the head of a request.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a client may take to send the head of its next request: longer than the SDKs keep idle connections, so that
+/// none is closed just when it is used again.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(620);
 
 /// Most bytes that one connection keeps of a body on its way through.
 const BUFFER: usize = 64 * 1024;

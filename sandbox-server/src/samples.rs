@@ -78,7 +78,8 @@ fn sample(metrics: &Metrics) -> Metric {
         timestamp,
         timestamp_unix: timestamp.unix_seconds(),
         cpu_count,
-        cpu_used_pct: metrics.cpu_used_percent,
+        // Of all cores on the wire, of one in the contract.
+        cpu_used_pct: metrics.cpu_used_percent / f64::from(cpu_count),
         mem_used: metrics.memory_used,
         mem_total: metrics.memory_total,
         mem_cache: metrics.memory_cache,

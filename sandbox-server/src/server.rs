@@ -7,7 +7,7 @@ use std::time::Instant;
 use axum::Router;
 use axum::body::Body;
 use axum::response::IntoResponse;
-use http::{Request, Response, StatusCode};
+use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use sandhold_core::{Error, ErrorKind, Result, SandboxProvider};
 use tokio::net::TcpListener;
@@ -17,6 +17,7 @@ use crate::app::App;
 use crate::config::ServerConfig;
 use crate::connection::{self, Connection};
 use crate::error::ApiError;
+use crate::proxy::Target;
 use crate::{api, guard, proxy};
 
 /// An E2B-compatible server over a provider.
@@ -71,55 +72,76 @@ impl Server {
     }
 }
 
+/// Where a request is to go.
+enum Way {
+    /// Into a sandbox.
+    Inside(Target),
+    /// To the control plane.
+    Control,
+    /// Nowhere.
+    Refused(Response<Body>),
+}
+
 /// Answers a request, and writes one line about it. Without its query, which may hold a signature.
 async fn logged(
     app: Arc<App>,
-    router: Router,
+    mut router: Router,
     request: Request<Incoming>,
     connection: Connection,
 ) -> Response<Body> {
     let begun = Instant::now();
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-    let response = answer(&app, router, request, connection).await;
+    let mut sandbox = None;
+    let response = match find_way(&app, &request, &connection).await {
+        Way::Inside(target) => {
+            sandbox = Some(format!("{}:{}", target.id, target.port));
+            proxy::answer(&app, target, request, &connection).await
+        }
+        Way::Control => match router.call(request).await {
+            Ok(response) => response,
+            Err(never) => match never {},
+        },
+        Way::Refused(response) => response,
+    };
     let (status, ms) = (response.status().as_u16(), begun.elapsed().as_secs_f64() * 1e3);
-    tracing::info!(%method, path, status, ms = format_args!("{ms:.1}"), "request");
+    tracing::info!(%method, path, sandbox, status, ms = format_args!("{ms:.1}"), "request");
     response
 }
 
-async fn answer(
-    app: &Arc<App>,
-    mut router: Router,
-    request: Request<Incoming>,
-    connection: Connection,
-) -> Response<Body> {
-    let Some(host) = guard::host_of(request.uri(), request.headers()) else {
-        return ApiError::bad_request("the header Host is missing or not valid").into_response();
+async fn find_way(app: &Arc<App>, request: &Request<Incoming>, connection: &Connection) -> Way {
+    let (uri, headers) = (request.uri(), request.headers());
+    let Some(host) = guard::host_of(uri, headers) else {
+        let error = ApiError::bad_request("the header Host is missing or not valid");
+        return Way::Refused(error.into_response());
     };
     // A host that names a sandbox leads into it by any domain, and nowhere else.
-    match proxy::named_by_host(&host) {
-        Some(Ok(target)) => return proxy::answer(app, target, request, &connection).await,
-        Some(Err(message)) => return proxy::bad_target(message),
-        None => {}
+    if let Some(named) = proxy::named_by_host(&host) {
+        return inside(named);
     }
     if let Some(refusal) = app.guard.host_refusal(&host, connection.local) {
-        return refusal;
+        return Way::Refused(refusal);
     }
-    match proxy::named_by_headers(request.headers()) {
-        Some(Ok(target)) => return proxy::answer(app, target, request, &connection).await,
-        Some(Err(message)) => return proxy::bad_target(message),
-        None => {}
+    if let Some(named) = proxy::named_by_headers(headers) {
+        return inside(named);
     }
-    if proxy::is_signed(request.uri(), request.headers()) {
-        return match proxy::owner_of(app, request.method(), request.uri()).await {
-            Some(target) => proxy::answer(app, target, request, &connection).await,
-            None => ApiError::new(StatusCode::UNAUTHORIZED, "invalid signature").into_response(),
+    if proxy::is_signed(uri, headers) {
+        if request.method() == Method::OPTIONS {
+            return Way::Refused(proxy::preflight(headers));
+        }
+        return match proxy::owner_of(app, request.method(), uri).await {
+            Some(target) => Way::Inside(target),
+            None => {
+                let error = ApiError::new(StatusCode::UNAUTHORIZED, "invalid signature");
+                Way::Refused(error.into_response())
+            }
         };
     }
-    if let Some(refusal) = app.guard.origin_refusal(request.headers(), connection.local) {
-        return refusal;
-    }
-    match router.call(request).await {
-        Ok(response) => response,
-        Err(never) => match never {},
+    app.guard.origin_refusal(headers, connection.local).map_or(Way::Control, Way::Refused)
+}
+
+fn inside(named: Result<Target, &'static str>) -> Way {
+    match named {
+        Ok(target) => Way::Inside(target),
+        Err(message) => Way::Refused(proxy::bad_target(message)),
     }
 }

@@ -303,6 +303,9 @@ fn pages_may_use_a_daemon_with_its_token() {
         .header("Access-Control-Request-Headers", "x-access-token")
         .send(at);
     assert_eq!((asked.status, asked.header("access-control-allow-headers")), (204, Some("x-access-token")));
+    let signed =
+        Request::new("OPTIONS", "/files?path=a&signature=v1_x").header("Origin", "https://page.example");
+    assert_eq!(signed.send(at).status, 204);
     let answer = sandbox.daemon("GET", "/envs").header("Origin", "https://page.example").send(at);
     assert_eq!((answer.status, answer.header("access-control-allow-origin")), (200, Some("*")));
 }

@@ -19,7 +19,7 @@ use sandhold_e2b::wire::PauseMode;
 use self::access::Denied;
 pub(crate) use self::pool::Pool;
 use self::reply::Refusal;
-pub(crate) use self::reply::bad_target;
+pub(crate) use self::reply::{bad_target, preflight};
 pub(crate) use self::signed::{is_signed, owner_of};
 pub(crate) use self::target::{Target, named_by_headers, named_by_host};
 use crate::app::App;

@@ -122,7 +122,7 @@ pub(super) fn is_browser(headers: &HeaderMap) -> bool {
 }
 
 /// Answers a page that asks what it may send to a daemon.
-pub(super) fn preflight(asked: &HeaderMap) -> Response<Body> {
+pub(crate) fn preflight(asked: &HeaderMap) -> Response<Body> {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::NO_CONTENT;
     let headers = response.headers_mut();

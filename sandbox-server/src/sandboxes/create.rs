@@ -127,7 +127,15 @@ impl App {
                 });
             }
         };
-        let info = handle.info().await?;
+        let info = match handle.info().await {
+            Ok(info) => info,
+            Err(error) => {
+                if new.idempotency_key.is_none() {
+                    self.unmake(&tags).await;
+                }
+                return Err(error.into());
+            }
+        };
         let sandbox = Sandbox::new(&info, new.made, new.metadata, Notes::default(), &self.tokens);
         let sandbox = self.admit(sandbox.with_handle(Arc::clone(&handle)));
         if let Some(commands) = &new.template.start

@@ -12,26 +12,32 @@ use super::expiry;
 use super::made::Made;
 use super::notes::{self, NOTES, Notes};
 use super::sandbox::{Phase, Sandbox};
+use tokio::sync::OnceCell;
+
 use crate::app::{App, blocking};
 use crate::error::{ApiError, ApiResult};
 use crate::store::Durability;
 
 /// The sandboxes that this server has seen. The provider has the last word on which there are.
 #[derive(Debug, Default)]
-pub(crate) struct Index(RwLock<HashMap<String, Arc<Sandbox>>>);
+pub(crate) struct Index {
+    known: RwLock<HashMap<String, Arc<Sandbox>>>,
+    /// Set once those that an earlier server left were found.
+    complete: OnceCell<()>,
+}
 
 impl Index {
     pub(crate) fn get(&self, id: &str) -> Option<Arc<Sandbox>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).get(id).cloned()
+        self.known.read().unwrap_or_else(PoisonError::into_inner).get(id).cloned()
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<Sandbox>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+        self.known.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
     /// Adds a sandbox unless one of its id is there; returns the one that is.
     fn add(&self, sandbox: Sandbox) -> (Arc<Sandbox>, bool) {
-        let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.known.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = all.get(&sandbox.id) {
             return (Arc::clone(known), false);
         }
@@ -42,7 +48,7 @@ impl Index {
 
     /// Forgets this very sandbox, not a later one of its id.
     fn remove(&self, sandbox: &Arc<Sandbox>) {
-        let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.known.write().unwrap_or_else(PoisonError::into_inner);
         if all.get(&sandbox.id).is_some_and(|known| Arc::ptr_eq(known, sandbox)) {
             all.remove(&sandbox.id);
         }
@@ -50,8 +56,14 @@ impl Index {
 }
 
 impl App {
+    /// Returns all sandboxes. Those that an earlier server left are found first: half a list would be a lie.
+    pub(crate) async fn all_sandboxes(self: &Arc<Self>) -> Result<Vec<Arc<Sandbox>>> {
+        self.sandboxes.complete.get_or_try_init(|| self.find_sandboxes()).await?;
+        Ok(self.sandboxes.all())
+    }
+
     /// Finds all sandboxes that an earlier server left, and goes on with their leases.
-    pub(crate) async fn find_sandboxes(self: &Arc<Self>) -> Result<()> {
+    async fn find_sandboxes(self: &Arc<Self>) -> Result<()> {
         let listed = self.provider.list_all(ListFilter::default().with_owner(owner()?)).await?;
         for info in &listed {
             match self.adopt(info).await {

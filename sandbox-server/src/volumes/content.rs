@@ -113,7 +113,9 @@ impl Target {
             None | Some("false") => false,
             Some("true") => true,
             Some(_) => {
-                return Err(ApiError::bad_request("the query parameter \"force\" is not true or false").into());
+                return Err(
+                    ApiError::bad_request("the query parameter \"force\" is not true or false").into()
+                );
             }
         };
         Ok(Wanted {

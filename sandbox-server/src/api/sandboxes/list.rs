@@ -106,7 +106,7 @@ async fn select(app: &Arc<App>, query: &ListQuery) -> ApiResult<Vec<(Place, Arc<
             && query.metadata.iter().all(|(name, value)| sandbox.metadata.get(name) == Some(value));
         wanted.then(|| ((started_at, sandbox.id.clone()), Arc::clone(sandbox)))
     };
-    Ok(app.sandboxes.all().iter().filter_map(wanted).collect())
+    Ok(app.all_sandboxes().await?.iter().filter_map(wanted).collect())
 }
 
 /// Finds the id of a template that a list is limited to; a tag is refused, and what is not there lists nothing.

@@ -4,9 +4,7 @@ use std::sync::{Arc, PoisonError};
 
 use axum::Json;
 use axum::extract::State;
-use sandhold_e2b::wire::{
-    NetworkConfig, PauseMode, Sandbox as Ready, SandboxDetail, State as Shown, Timestamp,
-};
+use sandhold_e2b::wire::{NetworkConfig, Sandbox as Ready, SandboxDetail, State as Shown, Timestamp};
 use sandhold_envd::ENVD_VERSION;
 
 use super::PathId;
@@ -48,8 +46,6 @@ pub(super) fn listed(app: &App, sandbox: &Sandbox) -> Option<SandboxDetail> {
         envd_version: ENVD_VERSION.to_owned(),
         metadata: (!sandbox.metadata.is_empty()).then(|| sandbox.metadata.clone()),
         volume_mounts: sandbox.made.volume_mounts.clone(),
-        pause_mode: (state == Shown::Paused && run.pause_mode == PauseMode::Filesystem)
-            .then_some(PauseMode::Filesystem),
         ..SandboxDetail::default()
     })
 }
