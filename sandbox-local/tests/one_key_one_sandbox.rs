@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use sandhold_core::{AcquireOptions, ListFilter, SandboxHandleExt as _, SandboxProviderExt as _, Sandboxes};
 use sandhold_local::LocalProvider;
-use sandhold_registry::FileRegistry;
+use sandhold_registry::SqliteRegistry;
 
 mod support;
 
@@ -20,10 +20,11 @@ const RECORDS: &str = "SANDHOLD_TEST_RECORDS";
 /// The environment's name of the start hook's file: one line is added by each run.
 const KEY: &str = "one";
 
-fn sandboxes(provider: &LocalProvider, records: bool) -> Sandboxes {
+async fn sandboxes(provider: &LocalProvider, records: bool) -> Sandboxes {
     let sandboxes = Sandboxes::new(Arc::new(provider.clone()));
     if records {
-        sandboxes.with_registry(Arc::new(FileRegistry::new(provider.home().join("registry"))))
+        let registry = SqliteRegistry::open(provider.home().join("registry.sqlite")).await.unwrap();
+        sandboxes.with_registry(Arc::new(registry))
     } else {
         sandboxes
     }
@@ -42,7 +43,7 @@ async fn host_process() {
     let config = sandhold_local::LocalConfig::new().with_home(home).with_helper(support::helper());
     let provider = LocalProvider::new(config).unwrap();
     let records = std::env::var_os(RECORDS).is_some();
-    let acquired = sandboxes(&provider, records).acquire(KEY, setup()).await.unwrap();
+    let acquired = sandboxes(&provider, records).await.acquire(KEY, setup()).await.unwrap();
     println!("acquired {} {}", acquired.outcome, acquired.sandbox.provider_id());
 }
 
@@ -77,10 +78,10 @@ async fn races(records: bool) {
     if records {
         let created = answers.iter().filter(|(outcome, _)| outcome == "created").count();
         assert_eq!(created, 1, "{answers:?}");
-        let sandbox = sandboxes(&provider, records).acquire(KEY, setup()).await.unwrap().sandbox;
+        let sandbox = sandboxes(&provider, records).await.acquire(KEY, setup()).await.unwrap().sandbox;
         assert_eq!(sandbox.read_text("/home/user/setups").await.unwrap(), "x\n");
     }
-    sandboxes(&provider, records).destroy(KEY).await.unwrap();
+    sandboxes(&provider, records).await.destroy(KEY).await.unwrap();
     assert!(provider.list_all(ListFilter::default()).await.unwrap().is_empty());
 }
 
@@ -114,7 +115,7 @@ async fn hosts_killed_at_any_moment_leave_one_sandbox_that_the_next_host_gets() 
             assert_eq!(listed[0].id.as_str(), id, "round {round}");
         }
         if round % 3 == 2 {
-            let acquired = sandboxes(&provider, true).acquire(KEY, setup()).await.unwrap();
+            let acquired = sandboxes(&provider, true).await.acquire(KEY, setup()).await.unwrap();
             let listed = provider.list_all(ListFilter::default()).await.unwrap();
             assert_eq!(listed.len(), 1, "round {round}: {listed:?}");
             assert_eq!(listed[0].id, *acquired.sandbox.provider_id());

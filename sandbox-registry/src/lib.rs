@@ -1,9 +1,26 @@
 //! Records and leases on disk: where a key's sandbox is remembered, and who may change it.
 //!
-//! | registry | for | its lease |
+//! | registry | for | its lease ends |
 //! |---|---|---|
-//! | [`FileRegistry`] | one machine, a few keys, files that a person can read | a lock, until its holder dies |
+//! | [`SqliteRegistry`] | one machine: one file, many processes | with its holder, or at its time by a clock that nobody can set |
+//! | [`PostgresRegistry`] | many machines | at its time by the database's clock |
+//! | [`FileRegistry`] | one machine, few keys, files that a person can read | with its holder |
+//!
+//! | feature | what it adds |
+//! |---|---|
+//! | `sqlite` (default) | [`SqliteRegistry`]; SQLite is compiled in |
+//! | `postgres` | [`PostgresRegistry`]; TLS is rustls |
 
 mod file;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+mod json;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+mod migration;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+mod pages;
+#[cfg(feature = "sqlite")]
+mod sqlite;
 
 pub use file::FileRegistry;
+#[cfg(feature = "sqlite")]
+pub use sqlite::SqliteRegistry;

@@ -41,3 +41,34 @@ mod file {
 
     sandhold_core::registry_conformance!(fixture);
 }
+
+#[cfg(feature = "sqlite")]
+mod sqlite {
+    use super::*;
+    use sandhold_registry::SqliteRegistry;
+
+    struct Sqlite {
+        directory: TempDir,
+        registry: Arc<SqliteRegistry>,
+    }
+
+    #[async_trait]
+    impl RegistryFixture for Sqlite {
+        fn registry(&self) -> Arc<dyn Registry> {
+            Arc::clone(&self.registry) as _
+        }
+
+        async fn reopened(&self) -> Arc<dyn Registry> {
+            Arc::new(SqliteRegistry::open(self.directory.path().join("registry.sqlite")).await.unwrap())
+        }
+    }
+
+    async fn fixture() -> Result<Sqlite, String> {
+        let directory = tempfile::tempdir().unwrap();
+        let registry =
+            Arc::new(SqliteRegistry::open(directory.path().join("registry.sqlite")).await.unwrap());
+        Ok(Sqlite { directory, registry })
+    }
+
+    sandhold_core::registry_conformance!(fixture);
+}

@@ -11,7 +11,7 @@ use sandhold_core::{
     SandboxProvider as _, SandboxProviderExt as _, Sandboxes,
 };
 use sandhold_local::{Record, Spec, choose_ids};
-use sandhold_registry::FileRegistry;
+use sandhold_registry::SqliteRegistry;
 
 use crate::Result;
 use crate::report::{Bound, Report, Times};
@@ -195,7 +195,7 @@ pub(crate) async fn pause(stage: &Stage, report: &mut Report) -> Result<()> {
 }
 
 pub(crate) async fn acquire(stage: &Stage, report: &mut Report) -> Result<()> {
-    let registry = FileRegistry::new(stage.scratch("registry"));
+    let registry = SqliteRegistry::open(stage.scratch("registry.sqlite")).await?;
     let sandboxes = Sandboxes::new(Arc::new(stage.provider.clone())).with_registry(Arc::new(registry));
     sandboxes.acquire("bench", AcquireOptions::default()).await?;
     let (mut times, mut cpu) = (Times::default(), Times::default());

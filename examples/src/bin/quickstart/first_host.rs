@@ -10,7 +10,7 @@ use sandhold_core::{
 use crate::{EDITS, KEY, PORT, REPO, report, repository, sandboxes};
 
 pub(crate) async fn run(repo: &str) -> Result<()> {
-    let (_, sandboxes) = sandboxes()?;
+    let (_, sandboxes) = sandboxes().await?;
     let started = Instant::now();
     let source = repo.to_owned();
     // Runs for a new sandbox only; nobody gets it before this has ended.

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use sandhold_core::{Result, Sandboxes};
 use sandhold_local::{LocalConfig, LocalProvider};
-use sandhold_registry::FileRegistry;
+use sandhold_registry::SqliteRegistry;
 
 /// The caller's own id for the sandbox.
 const KEY: &str = "quickstart";
@@ -73,9 +73,9 @@ fn both(repo: &str) -> std::result::Result<(), Box<dyn Error>> {
 }
 
 /// Opens the sandboxes of this machine, with records that outlive this process.
-fn sandboxes() -> Result<(LocalProvider, Sandboxes)> {
+async fn sandboxes() -> Result<(LocalProvider, Sandboxes)> {
     let provider = LocalProvider::new(LocalConfig::new())?;
-    let registry = FileRegistry::new(provider.home().join("registry"));
+    let registry = SqliteRegistry::open(provider.home().join("registry.sqlite")).await?;
     let sandboxes = Sandboxes::new(Arc::new(provider.clone())).with_registry(Arc::new(registry));
     Ok((provider, sandboxes))
 }

@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use crate::{EDITS, KEY, KILL_AT, PORT, REPO, report, sandboxes, traces};
 
 pub(crate) async fn run() -> Result<()> {
-    let (provider, sandboxes) = sandboxes()?;
+    let (provider, sandboxes) = sandboxes().await?;
     let started = Instant::now();
     let acquired = sandboxes.acquire(KEY, AcquireOptions::default()).await?;
     let sandbox = acquired.sandbox;
