@@ -1,8 +1,14 @@
 //! Measures the local provider: each promise with its bound beside it, in one run.
 //!
 //! `cargo run --release -p sandhold-benches --bin local [-- --json] [--quick] [--only NAME]... [--home DIR]`
-#![expect(clippy::print_stdout, reason = "the table is what this program is for")]
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "the table is what this program is for; progress goes beside it"
+)]
 
+#[path = "../helper.rs"]
+mod helper;
 mod latency;
 mod memory;
 mod report;
@@ -78,6 +84,7 @@ fn measure(options: &Options) -> Result<()> {
             if !options.wants(name) {
                 continue;
             }
+            eprintln!("measuring {name}");
             match name {
                 "create" => latency::create(&stage, &mut report).await?,
                 "exec" => latency::exec(&stage, &mut report).await?,

@@ -82,6 +82,12 @@ impl Report {
         self.add(name, mebibytes_per_second, "MiB/s", None, "");
     }
 
+    /// Adds a ratio of neighbours in time: its median, and where half of them lie.
+    pub(crate) fn add_ratio(&mut self, name: &'static str, ratios: &Times, bound: Option<Bound>) {
+        let note = format!("half of them {:.2} to {:.2}", ratios.quantile(0.25), ratios.quantile(0.75));
+        self.add(name, ratios.median(), "x", bound, note);
+    }
+
     pub(crate) fn finish(&mut self) {
         self.load_after = load();
     }
@@ -120,7 +126,7 @@ fn load() -> String {
     text.split(' ').next().unwrap_or_default().to_owned()
 }
 
-/// Times of the same thing.
+/// Times of the same thing, or ratios of two.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Times(Vec<f64>);
 
@@ -128,6 +134,18 @@ impl Times {
     pub(crate) fn push(&mut self, time: Duration) {
         self.0.push(time.as_secs_f64() * 1e3);
         self.0.sort_by(f64::total_cmp);
+    }
+
+    /// Adds how many times faster the second was than the first.
+    pub(crate) fn push_ratio(&mut self, first: Duration, second: Duration) {
+        self.0.push(first.as_secs_f64() / second.as_secs_f64());
+        self.0.sort_by(f64::total_cmp);
+    }
+
+    /// The value below which this share of them lies; 0 without any.
+    pub(crate) fn quantile(&self, share: f64) -> f64 {
+        let last = self.0.len().saturating_sub(1) as f64;
+        self.0.get((last * share).round() as usize).copied().unwrap_or_default()
     }
 
     /// In milliseconds; 0 without any.

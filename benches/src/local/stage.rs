@@ -12,11 +12,7 @@ use sandhold_core::{
 use sandhold_local::{LocalConfig, LocalProvider};
 use tempfile::TempDir;
 
-use crate::Result;
-
-/// The name of the helper program, and the variable that names another.
-const HELPER: &str = "sandhold-helper";
-const HELPER_VARIABLE: &str = "SANDHOLD_HELPER";
+use crate::{Result, helper};
 
 pub(crate) struct Stage {
     pub(crate) provider: LocalProvider,
@@ -36,7 +32,7 @@ impl Stage {
             Some(home) => TempDir::new_in(home)?,
             None => TempDir::new()?,
         };
-        let helper = find_helper()?;
+        let helper = helper::find()?;
         let helper_is_static = is_static(&helper)?;
         let provider = provider(&directory.path().join("state"), &helper)?;
         let (runs, long_runs, crowd) = if quick { (15, 3, 20) } else { (50, 50, 200) };
@@ -117,18 +113,6 @@ pub(crate) fn provider(home: &Path, helper: &Path) -> Result<LocalProvider> {
 
 pub(crate) fn id(text: &str) -> SandboxId {
     SandboxId::new(text)
-}
-
-fn find_helper() -> Result<PathBuf> {
-    if let Some(named) = std::env::var_os(HELPER_VARIABLE).filter(|named| !named.is_empty()) {
-        return Ok(named.into());
-    }
-    let beside = std::env::current_exe()?.with_file_name(HELPER);
-    if beside.is_file() {
-        return Ok(beside);
-    }
-    Err(format!("{} is not there; build it by `make helper`, or set {HELPER_VARIABLE}", beside.display())
-        .into())
 }
 
 /// Tells whether a 64-bit ELF program asks for no loader.

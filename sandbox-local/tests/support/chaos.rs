@@ -273,10 +273,18 @@ pub(crate) fn run(chaos: &Chaos) -> Report {
         let id = format!("sb-{attempt}");
         known.insert(id.clone());
         let victim = [Victim::Host, Victim::Daemon, Victim::Monitor][random.usize(..3)];
-        let (step, times) = STEPS[random.usize(..STEPS.len())];
+        // A create is the step with most to leave half-made: half of all kills of what it makes fall into it.
+        let (step, times) = match victim {
+            Victim::Daemon | Victim::Monitor if random.bool() => STEPS[0],
+            _ => STEPS[random.usize(..STEPS.len())],
+        };
         let number = 1 + random.usize(..times);
-        // Some steps take less than a millisecond and some more than ten.
-        let longest = [300, 3_000, 20_000][random.usize(..3)];
+        // Some steps take less than a millisecond and some more than ten; of a create only some are left by the time that
+        // what it makes is seen.
+        let longest = match (victim, step) {
+            (Victim::Daemon | Victim::Monitor, "create") => [50, 500, 3_000],
+            _ => [300, 3_000, 20_000],
+        }[random.usize(..3)];
         let delay = Duration::from_micros(random.u64(..longest));
 
         let mut host = Host::start(chaos, &home, salt, &attempt);
@@ -300,13 +308,16 @@ pub(crate) fn run(chaos: &Chaos) -> Report {
         };
         let pid = pid.filter(|_| there);
         match pid {
-            Some(pid) => {
-                kill(pid);
-                *report.kills.entry((victim, step.to_owned())).or_default() += 1;
-            }
+            Some(pid) => kill(pid),
             None => report.missed += 1,
         }
         host.end();
+        if pid.is_some() {
+            // Where it really was: a step may have ended in the meantime.
+            let late = step == "create" && host.done.iter().any(|done| done == "create");
+            let step = if late { "what follows create" } else { step };
+            *report.kills.entry((victim, step.to_owned())).or_default() += 1;
+        }
         if chaos.verbose {
             println!(
                 "{moment}: {victim:?} in {step} {number} after {delay:?}: {} steps done{}",
