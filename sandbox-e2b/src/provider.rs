@@ -19,9 +19,10 @@ use crate::access::SandboxAccess;
 use crate::config::{E2bConfig, PublicTraffic};
 use crate::control::{Control, SharedControl};
 use crate::create::{create, lease_seconds};
-use crate::error::{Call, NAME};
+use crate::error::{Call, NAME, NO_TEMPLATE};
 use crate::identity;
 use crate::paging::pages;
+use crate::templates::{Builds, Resolved};
 use crate::wire::{self, Connect, ListQuery, Order, PauseMode, SandboxDetail, State};
 
 /// How long what a `find` showed stands in for the look that a connect begins with.
@@ -37,6 +38,9 @@ const LEAST_LEASE: Duration = Duration::from_secs(15);
 /// How long the first measurement of a new sandbox is waited for; E2B measures every five seconds.
 const FIRST_MEASUREMENT: Duration = Duration::from_secs(15);
 
+/// The template of a spec that names none.
+const DEFAULT_TEMPLATE: &str = "base";
+
 /// A sandbox whose run ends within this time is warned of.
 const RUN_ENDS_SOON: Duration = Duration::from_secs(600);
 
@@ -49,6 +53,7 @@ struct Inner {
     control: SharedControl,
     fingerprint: String,
     known: Mutex<HashMap<SandboxId, Known>>,
+    builds: Builds,
 }
 
 /// What was last seen of a sandbox.
@@ -87,7 +92,12 @@ impl E2bProvider {
         let key = Sha256::digest(format!("sandhold-e2b:{}", control.config.api_key.expose()));
         let account: String = key.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
         let fingerprint = format!("e2b:{}:{account}", control.url());
-        Ok(Self(Arc::new(Inner { control: Arc::new(control), fingerprint, known: Mutex::default() })))
+        Ok(Self(Arc::new(Inner {
+            control: Arc::new(control),
+            fingerprint,
+            known: Mutex::default(),
+            builds: Builds::default(),
+        })))
     }
 
     /// Makes a provider from the environment of the official SDKs; see [`E2bConfig::from_env`].
@@ -125,6 +135,20 @@ impl E2bProvider {
     pub async fn update_network_policy(&self, id: &SandboxId, policy: &wire::NetworkUpdate) -> Result<()> {
         let updated = self.0.control.update_network(id, policy).await;
         self.0.unless_paused("update_network", id, updated).await
+    }
+
+    /// Lists snapshots as E2B tells them, with those that carry forks.
+    pub(crate) fn snapshots(&self, filter: &SnapshotFilter) -> ResultStream<wire::SnapshotInfo> {
+        let query = wire::SnapshotQuery {
+            sandbox_id: filter.sandbox.as_ref().map(|id| id.as_str().to_owned()),
+            name: filter.name.clone(),
+            ..wire::SnapshotQuery::default()
+        };
+        let call = Call::look("list_snapshots").about("list");
+        pages(&self.0.control, call, move |next_token| {
+            let query = wire::SnapshotQuery { next_token, ..query.clone() };
+            format!("/snapshots?{}", query.to_query())
+        })
     }
 
     /// Returns the facts in E2B's own words.
@@ -493,8 +517,21 @@ impl SandboxProvider for E2bProvider {
     }
 
     async fn create_opts(&self, options: CreateOptions) -> Result<Arc<dyn SandboxHandle>> {
-        let request = create(self.config(), &options)?;
-        self.0.create(request, &options).await
+        let mut request = create(self.config(), &options)?;
+        let default = match &self.config().default_template {
+            Some(template) if options.spec.template == DEFAULT_TEMPLATE => Resolved::of(template).await?,
+            // A template that the caller names is the caller's: that it is missing is an error.
+            _ => return self.0.create(request, &options).await,
+        };
+        request.template_id = default.reference();
+        match self.0.create(request.clone(), &options).await {
+            Err(error) if error.reason() == Some(NO_TEMPLATE) && error.outcome() == Outcome::NotStarted => {
+                let built = default.build(&self.0.control, &self.0.builds).await;
+                built.map_err(|failed| failed.with_context("attempt", &options.tags.attempt))?;
+                self.0.create(request, &options).await
+            }
+            created => created,
+        }
     }
 
     async fn list(&self, filter: ListFilter) -> Result<ResultStream<SandboxInfo>> {
@@ -545,20 +582,16 @@ impl SandboxProvider for E2bProvider {
     }
 
     async fn list_snapshots(&self, filter: SnapshotFilter) -> Result<ResultStream<SnapshotInfo>> {
-        let query = wire::SnapshotQuery {
-            sandbox_id: filter.sandbox.as_ref().map(|id| id.as_str().to_owned()),
-            name: filter.name.clone(),
-            ..wire::SnapshotQuery::default()
-        };
-        let call = Call::look("list_snapshots").about("list");
-        let found: ResultStream<wire::SnapshotInfo> = pages(&self.0.control, call, move |next_token| {
-            let query = wire::SnapshotQuery { next_token, ..query.clone() };
-            format!("/snapshots?{}", query.to_query())
-        });
+        let found = self.snapshots(&filter);
         // E2B matches names by its own rules, with and without team and tag; it tells no sandbox.
         Ok(ResultStream::unfold((found, filter.sandbox), |(mut found, sandbox)| async move {
-            let item = found.next().await?.map(|taken| snapshot_info(taken, sandbox.as_ref()));
-            Some((item, (found, sandbox)))
+            loop {
+                let item = match found.next().await? {
+                    Ok(taken) if crate::fork::carries(&taken) => continue,
+                    item => item.map(|taken| snapshot_info(taken, sandbox.as_ref())),
+                };
+                return Some((item, (found, sandbox)));
+            }
         }))
     }
 
@@ -586,16 +619,22 @@ impl SandboxProvider for E2bProvider {
     }
 
     /// Takes a snapshot and creates a sandbox from it: E2B's own fork takes no metadata, so that two sandboxes would
-    /// carry one identity.
+    /// carry one identity. The snapshot is no part of any list, and goes with a later fork once nothing stands on it.
     async fn fork(&self, id: &SandboxId, options: ForkOptions) -> Result<Arc<dyn SandboxHandle>> {
         let source = self.0.detail("fork", id).await?;
         let (request, create) = crate::fork::request(self.config(), &source, &options)?;
-        crate::fork::sweep(self).await;
+        let at = |error: Error| error.at(NAME, "fork").with_context("id", id);
+        // A second snapshot would be another template: what the attempt has made already is looked for.
+        let metadata = request.metadata.clone().unwrap_or_default();
+        if let Some(made) = self.0.of_attempt(&metadata).await.map_err(at)? {
+            return self.0.handle(&made, &create.spec.user, Some(options.tags.generation)).map_err(at);
+        }
         let name = crate::fork::snapshot_name(&options.tags.attempt);
-        let taken = self.snapshot(id, SnapshotOptions::default().with_name(name)).await;
-        let taken = taken.map_err(|error| error.at(NAME, "fork"))?;
+        let taken = self.snapshot(id, SnapshotOptions::default().with_name(name)).await.map_err(at)?;
         let request = wire::CreateSandbox { template_id: taken.id.as_str().to_owned(), ..request };
-        self.0.create(request, &create).await.map_err(|error| error.at(NAME, "fork"))
+        let made = self.0.create(request, &create).await.map_err(at)?;
+        tokio::spawn(crate::fork::sweep(self.clone()));
+        Ok(made)
     }
 
     async fn logs(&self, id: &SandboxId, options: LogOptions) -> Result<ResultStream<LogLine>> {
@@ -662,6 +701,7 @@ fn measurement(metric: &wire::Metric) -> Metrics {
     metrics.cpu_used_percent = metric.cpu_used_pct * metric.cpu_count as f64;
     metrics.memory_used = metric.mem_used;
     metrics.memory_total = metric.mem_total;
+    metrics.memory_cache = metric.mem_cache;
     metrics.disk_used = metric.disk_used;
     metrics.disk_total = metric.disk_total;
     metrics
