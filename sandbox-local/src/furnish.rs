@@ -56,7 +56,7 @@ fn add_user(spec: &Spec) -> io::Result<()> {
     line("/etc/group", "root", "root:x:0:")?;
     line("/etc/passwd", user, &format!("{user}:x:{id}:{id}::{}:{shell}", home.display()))?;
     line("/etc/group", user, &format!("{user}:x:{id}:"))?;
-    for place in [Some(home), spec.workspace.as_ref()].into_iter().flatten() {
+    for place in [Some(home), spec.workspace.as_ref(), spec.workdir.as_ref()].into_iter().flatten() {
         if place.is_dir() {
             continue;
         }

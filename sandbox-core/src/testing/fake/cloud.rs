@@ -310,7 +310,7 @@ impl Cloud {
         }
         if let Some(mount) = spec.mounts.first() {
             let what = match &mount.source {
-                MountSource::HostDir { .. } => "host directories",
+                MountSource::HostDir { .. } | MountSource::SharedDir { .. } => "host directories",
                 MountSource::Volume { .. } => "volumes",
             };
             return unsupported(format!("{what} to mount at {:?}", mount.path));
