@@ -18,7 +18,7 @@ use crate::failure::{Doing, Failure, FailureKind};
 use crate::init::{self, Inheritance};
 use crate::record::{EndReason, IdMap, Network, Phase, Record, Runtime};
 use crate::rootfs::View;
-use crate::{cgroup, idmap, rootfs, sys};
+use crate::{cgroup, idmap, journal, rootfs, sys};
 
 /// The daemon's socket in the directory of a sandbox.
 pub(crate) const SOCKET: &str = "envd.sock";
@@ -45,9 +45,15 @@ pub(crate) fn run(dir: &Path) -> Result<(), Failure> {
             return Err(error);
         }
     };
+    journal::note(&run.dir, "info", "started");
     say(READY);
     let _ = silence(1);
     let ended = wait(&init, &run.channel, &run.runtime);
+    let message = match ended {
+        Some(_) => "ended: its lease ran out",
+        None => "stopped: its processes ended",
+    };
+    journal::note(&run.dir, "info", message);
     let result = settle(&run.dir, ended);
     drop(run);
     result.map(drop)

@@ -233,8 +233,10 @@ pub(crate) fn enter(spec: &Spec, view: &View, trees: Option<Trees>) -> Result<En
     rustix::process::pivot_root(".", ".").doing("change the root")?;
     unmount(".", UnmountFlags::DETACH).doing("leave the host's file systems")?;
     rustix::process::chdir("/").doing("enter the root view")?;
-    if view.whole || view.layer.is_some() {
+    if view.whole {
         furnish::complete(spec, &resolv)?;
+    } else if view.layer.is_some() {
+        furnish::add_user(spec)?;
     }
     own_places(spec)?;
     Ok(Entered { usr, memory })
