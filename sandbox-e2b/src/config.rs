@@ -68,7 +68,7 @@ pub struct E2bConfig {
     /// How often and how fast a request is sent again that may be. Default [`RetryPolicy::default`].
     pub retry: RetryPolicy,
     /// Further headers for the control plane. Default none.
-    pub headers: BTreeMap<String, String>,
+    pub headers: BTreeMap<String, Secret>,
     /// The lease of sandboxes whose spec names none. Default 5 min, as E2B's own.
     pub lease: Duration,
     /// The longest time that a sandbox may run without a pause, by the account's plan; no lease is longer. Default 24 h.
@@ -193,7 +193,7 @@ impl E2bConfig {
     /// Adds a header for the control plane.
     #[must_use]
     pub fn with_header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
-        self.headers.insert(name.into(), value.into());
+        self.headers.insert(name.into(), Secret::new(value));
         self
     }
 

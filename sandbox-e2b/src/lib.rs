@@ -20,6 +20,7 @@
 //! | `testing` | a recording proxy with scripted faults, for tests of any client or server of this API |
 
 mod access;
+mod account;
 mod config;
 mod control;
 mod create;
