@@ -137,8 +137,8 @@ impl Http {
             let (head, body) = self.open(call, request, timeout).await?.into_parts();
             let body = match Limited::new(body, MAX_ANSWER).collect().await {
                 Ok(body) => body.to_bytes(),
-                // What the status says holds even when the text of the failure is cut off.
-                Err(_) if !head.status.is_success() => Bytes::new(),
+                // What the status says holds even when the text of the failure is cut off; a 404 says nothing without.
+                Err(_) if !head.status.is_success() && head.status != StatusCode::NOT_FOUND => Bytes::new(),
                 Err(error) => {
                     return Err(call
                         .lost(ErrorKind::Unavailable, "the connection broke before the answer was complete")

@@ -14,12 +14,19 @@
 //! | `client` (default) | the client side |
 //! | `tls` | `https` endpoints for the client, by rustls with ring |
 //! | `daemon` | the server side and the program `sandhold-envd` |
+//! | `fuzzing` | entries for fuzz targets; not covered by semver |
 
 #[cfg(feature = "client")]
 mod client;
 #[cfg(feature = "daemon")]
 mod daemon;
 mod messages;
+
+/// Entries for fuzz targets; not covered by semver.
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing {
+    pub use crate::daemon::multipart;
+}
 
 #[cfg(feature = "tls")]
 pub use client::TlsTransport;

@@ -7,6 +7,8 @@
 
 #[path = "sdk/harness.rs"]
 mod harness;
+#[path = "sdk/packages.rs"]
+mod packages;
 
 use std::fs;
 use std::path::Path;

@@ -53,9 +53,7 @@ impl Inner {
             ids: stored(&source.record.spec.ids),
         };
         let directory = self.directory(id)?;
-        let taken = self.stored(stored, async |layer| self.helper.snapshot(&directory, layer).await).await?;
-        self.note(id, &format!("snapshot {} taken", taken.id));
-        Ok(taken)
+        self.stored(stored, async |layer| self.helper.snapshot(&directory, layer).await).await
     }
 
     pub(crate) async fn import(self: &Arc<Self>, from: &Path, names: Vec<String>) -> Result<SnapshotInfo> {

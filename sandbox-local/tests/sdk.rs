@@ -4,6 +4,8 @@
 #[path = "../../sandbox-envd/tests/sdk/harness.rs"]
 #[allow(dead_code, reason = "the daemon's own tests use the rest")]
 mod harness;
+#[path = "../../sandbox-envd/tests/sdk/packages.rs"]
+mod packages;
 mod support;
 
 use std::fs;

@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use axum::body::Body;
 use http::{Request, Response};
-use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, watch};
+
+use crate::inflow::Inflow;
 
 /// How long to wait before accepting again when accepting failed, most likely for want of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -50,7 +51,7 @@ impl Connection {
 /// Accepts until `stop`, then lets requests in flight end within their grace.
 pub(crate) async fn serve<H, A>(listener: TcpListener, handle: H, stop: impl Future<Output = ()>)
 where
-    H: Fn(Request<Incoming>, Connection) -> A + Clone + Send + Sync + 'static,
+    H: Fn(Request<Inflow>, Connection) -> A + Clone + Send + Sync + 'static,
     A: Future<Output = Response<Body>> + Send + 'static,
 {
     let stopping = watch::Sender::new(false);
@@ -82,7 +83,7 @@ where
 
 async fn converse<H, A>(stream: TcpStream, handle: H, mut stopping: watch::Receiver<bool>)
 where
-    H: Fn(Request<Incoming>, Connection) -> A,
+    H: Fn(Request<Inflow>, Connection) -> A,
     A: Future<Output = Response<Body>>,
 {
     // Answers are small and awaited: they must not wait for acknowledgements.
@@ -97,7 +98,7 @@ where
     let connection = Connection { local: local.ok(), drop_it: Arc::new(Notify::new()) };
     let dropped = Arc::clone(&connection.drop_it);
     let answer = service_fn(|request| {
-        let answered = handle(request, connection.clone());
+        let answered = handle(Request::map(request, Inflow::new), connection.clone());
         async { Ok::<_, Infallible>(answered.await) }
     });
     let mut conversation = std::pin::pin!(

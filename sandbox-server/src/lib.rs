@@ -14,6 +14,7 @@ mod extract;
 mod guard;
 mod ids;
 mod images;
+mod inflow;
 mod machine;
 mod network;
 mod proxy;

@@ -8,7 +8,6 @@ use axum::Router;
 use axum::body::Body;
 use axum::response::IntoResponse;
 use http::{Method, Request, Response, StatusCode};
-use hyper::body::Incoming;
 use sandhold_core::{Error, ErrorKind, Result, SandboxProvider};
 use tokio::net::TcpListener;
 use tower_service::Service;
@@ -17,6 +16,7 @@ use crate::app::App;
 use crate::config::ServerConfig;
 use crate::connection::{self, Connection};
 use crate::error::ApiError;
+use crate::inflow::Inflow;
 use crate::proxy::Target;
 use crate::{api, guard, proxy};
 
@@ -65,7 +65,7 @@ impl Server {
     pub async fn serve(self, stop: impl Future<Output = ()>) {
         let Self { app, listener, .. } = self;
         let router = api::router(Arc::clone(&app));
-        let handle = move |request: Request<Incoming>, connection: Connection| {
+        let handle = move |request: Request<Inflow>, connection: Connection| {
             logged(Arc::clone(&app), router.clone(), request, connection)
         };
         connection::serve(listener, handle, stop).await;
@@ -86,7 +86,7 @@ enum Way {
 async fn logged(
     app: Arc<App>,
     mut router: Router,
-    request: Request<Incoming>,
+    request: Request<Inflow>,
     connection: Connection,
 ) -> Response<Body> {
     let begun = Instant::now();
@@ -108,7 +108,7 @@ async fn logged(
     response
 }
 
-async fn find_way(app: &Arc<App>, request: &Request<Incoming>, connection: &Connection) -> Way {
+async fn find_way(app: &Arc<App>, request: &Request<Inflow>, connection: &Connection) -> Way {
     let (uri, headers) = (request.uri(), request.headers());
     let Some(host) = guard::host_of(uri, headers) else {
         let error = ApiError::bad_request("the header Host is missing or not valid");

@@ -16,6 +16,8 @@ mod users;
 mod watch;
 
 pub use self::auth::UNAUTHORIZED_MESSAGE;
+#[cfg(feature = "fuzzing")]
+pub use self::files::multipart;
 pub use self::files::{FileAccess, FileOperation};
 pub use self::fs::remove_tree;
 pub use self::http::{Body, ExtraRoutes};

@@ -5,8 +5,6 @@ mod layer;
 mod library;
 mod provision;
 mod reference;
-#[cfg(test)]
-mod tests;
 
 use std::io;
 use std::path::Path;

@@ -16,6 +16,7 @@ use super::access::{ACCESS_TOKEN, TRAFFIC_TOKEN};
 use super::pool::Sender;
 use super::reply::Refusal;
 use crate::app::App;
+use crate::inflow::Inflow;
 use crate::sandboxes::{Line, Phase, Sandbox};
 
 /// Headers that are about one connection only (RFC 9110, section 7.6.1), and `Expect`, which was answered here.
@@ -34,7 +35,7 @@ pub(super) async fn send(
     app: &Arc<App>,
     sandbox: &Arc<Sandbox>,
     port: u16,
-    mut request: Request<Incoming>,
+    mut request: Request<Inflow>,
     line: Line,
 ) -> Result<Response<Body>, Refusal> {
     prepare(&mut request, sandbox, port);
@@ -69,7 +70,7 @@ pub(super) async fn cut_off(app: &Arc<App>, sandbox: &Arc<Sandbox>) -> Refusal {
 }
 
 /// Makes a request one that the inside understands.
-pub(super) fn prepare(request: &mut Request<Incoming>, sandbox: &Sandbox, port: u16) {
+pub(super) fn prepare(request: &mut Request<Inflow>, sandbox: &Sandbox, port: u16) {
     *request.version_mut() = Version::HTTP_11;
     let mask = sandbox.made.network.as_ref().and_then(|network| network.mask_request_host.as_ref());
     let host = match mask {

@@ -12,7 +12,6 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use http::{HeaderMap, Method, Request, Response, Uri, header};
-use hyper::body::Incoming;
 use sandhold_core::DAEMON_PORT;
 use sandhold_e2b::wire::PauseMode;
 
@@ -24,13 +23,14 @@ pub(crate) use self::signed::{is_signed, owner_of};
 pub(crate) use self::target::{Target, named_by_headers, named_by_host};
 use crate::app::App;
 use crate::connection::Connection;
+use crate::inflow::Inflow;
 use crate::sandboxes::{Phase, Sandbox};
 
 /// Answers a request for the inside of a sandbox.
 pub(crate) async fn answer(
     app: &Arc<App>,
     target: Target,
-    request: Request<Incoming>,
+    request: Request<Inflow>,
     connection: &Connection,
 ) -> Response<Body> {
     let page = request.headers().contains_key(header::ORIGIN);
@@ -54,7 +54,7 @@ pub(crate) async fn answer(
 async fn pass(
     app: &Arc<App>,
     target: &Target,
-    request: Request<Incoming>,
+    request: Request<Inflow>,
     connection: &Connection,
 ) -> Result<Response<Body>, Refusal> {
     if target.port == DAEMON_PORT && access::is_internal(request.uri().path()) {

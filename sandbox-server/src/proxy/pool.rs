@@ -3,7 +3,6 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use sandhold_core::{ConnectOptions, DAEMON_PORT, Error, ErrorKind, PortStream, SandboxHandle};
@@ -11,6 +10,7 @@ use tokio::time::Instant;
 
 use super::reply::Refusal;
 use crate::app::App;
+use crate::inflow::Inflow;
 use crate::sandboxes::{Phase, Sandbox};
 
 /// A connection that was not used for so long may be closed by the other side at any moment.
@@ -34,7 +34,7 @@ pub(crate) struct Pool(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     handle: Option<Arc<dyn SandboxHandle>>,
-    idle: Vec<(SendRequest<Incoming>, Instant)>,
+    idle: Vec<(SendRequest<Inflow>, Instant)>,
     /// Rises when the connections of the moment are of no more use.
     cleared: u64,
 }
@@ -42,7 +42,7 @@ struct State {
 /// A connection, and when it was made.
 #[derive(Debug)]
 pub(super) struct Sender {
-    pub(super) request: SendRequest<Incoming>,
+    pub(super) request: SendRequest<Inflow>,
     cleared: u64,
 }
 

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use axum::body::Body;
 use http::header::{self, HeaderMap};
 use http::{Request, Response, StatusCode};
-use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 
 use super::forward;
 use super::reply::Refusal;
 use crate::app::App;
 use crate::connection::Connection;
+use crate::inflow::Inflow;
 use crate::sandboxes::{Line, Sandbox};
 
 /// Bytes on their way, each direction.
@@ -31,7 +31,7 @@ pub(super) async fn open(
     app: &Arc<App>,
     sandbox: &Arc<Sandbox>,
     port: u16,
-    mut request: Request<Incoming>,
+    mut request: Request<Inflow>,
     line: Line,
     connection: &Connection,
 ) -> Result<Response<Body>, Refusal> {

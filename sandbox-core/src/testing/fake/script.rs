@@ -34,8 +34,6 @@ pub enum Verb {
     DeleteSnapshot,
     /// `fork`.
     Fork,
-    /// `logs`.
-    Logs,
     /// `metrics`.
     Metrics,
     /// `update_network`.

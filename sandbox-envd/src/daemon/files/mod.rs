@@ -16,6 +16,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use hyper::body::Incoming;
 
 use self::failure::Failure;
+#[cfg(feature = "fuzzing")]
+pub use self::multipart::multipart;
 pub use self::signature::{FileAccess, FileOperation};
 use crate::daemon::auth;
 use crate::daemon::fs::Actor;

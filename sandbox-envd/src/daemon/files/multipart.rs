@@ -299,6 +299,32 @@ fn unquote(quoted: &str) -> (String, &str) {
     (text, "")
 }
 
+/// Reads a form that comes in these pieces into lines that tell its parts and their contents; for fuzz targets.
+///
+/// # Errors
+/// Why it is no form.
+#[cfg(feature = "fuzzing")]
+pub fn multipart<'a>(
+    content_type: &str,
+    pieces: impl IntoIterator<Item = &'a [u8]>,
+) -> Result<Vec<String>, String> {
+    let mut parser = Parser::new(content_type).map_err(|malformed| malformed.to_string())?;
+    let (mut lines, mut content) = (Vec::new(), Vec::new());
+    for piece in pieces {
+        let mut found = |event: Event<'_>| -> Result<(), Malformed> {
+            match event {
+                Event::Part(head) => lines.push(format!("{head:?}")),
+                Event::Data(data) => content.extend_from_slice(data),
+                Event::End => lines.push(format!("{:?}", std::mem::take(&mut content))),
+            }
+            Ok(())
+        };
+        parser.push(piece, &mut found).map_err(|malformed| malformed.to_string())?;
+    }
+    parser.finish().map_err(|malformed| malformed.to_string())?;
+    Ok(lines)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

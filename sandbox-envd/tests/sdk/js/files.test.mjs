@@ -3,7 +3,7 @@ import { test } from 'node:test'
 
 import { AuthenticationError, FileNotFoundError, InvalidArgumentError, SandboxError } from 'e2b'
 
-import { ENVD, oneId, ownDirectory, sandbox } from './support.mjs'
+import { ENVD, oneId, ownDirectory, routing, sandbox } from './support.mjs'
 
 const dir = ownDirectory()
 const { commands, files } = sandbox
@@ -12,7 +12,8 @@ const { commands, files } = sandbox
 const plain = { symlinkTarget: undefined, metadata: undefined }
 
 /** Asks for a file as any HTTP client would. */
-const fetched = (path, headers) => fetch(`${ENVD}/files?${new URLSearchParams({ path })}`, { headers })
+const fetched = (path, headers) =>
+  fetch(`${ENVD}/files?${new URLSearchParams({ path })}`, { headers: { ...routing, ...headers } })
 
 /** Splits a stream into what it brought. */
 async function drained(stream) {
@@ -394,7 +395,7 @@ test('a part of a file can be asked for', async () => {
 
 test('a body that is no gzip is refused and leaves nothing', async () => {
   const path = `${dir}/not-gzip`
-  const headers = { 'Content-Type': 'application/octet-stream', 'Content-Encoding': 'gzip' }
+  const headers = { ...routing, 'Content-Type': 'application/octet-stream', 'Content-Encoding': 'gzip' }
   const answer = await fetch(`${ENVD}/files?path=${path}`, { method: 'POST', headers, body: 'plain' })
   assert.equal(answer.status, 400)
   assert.equal((await answer.json()).code, 400)

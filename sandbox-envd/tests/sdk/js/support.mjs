@@ -1,4 +1,4 @@
-// What every suite starts with: the SDK in debug mode, and a directory of its own.
+// What every suite starts with: a sandbox, and a directory of its own in it.
 
 import assert from 'node:assert/strict'
 import { randomBytes } from 'node:crypto'
@@ -6,10 +6,15 @@ import { after, before } from 'node:test'
 
 import { Sandbox } from 'e2b'
 
-/** Where the SDK looks for the daemon in debug mode. */
-export const ENVD = 'http://localhost:49983'
+/** Where the SDK looks for the daemon: in debug mode an address of its own, else a server of many sandboxes. */
+export const ENVD = process.env.E2B_SANDBOX_URL ?? 'http://localhost:49983'
 
 export const sandbox = await Sandbox.create()
+
+/** What tells a server of many sandboxes which one is meant. */
+export const routing = process.env.E2B_SANDBOX_URL
+  ? { 'E2b-Sandbox-Id': sandbox.sandboxId, 'E2b-Sandbox-Port': '49983', 'X-Access-Token': sandbox.envdAccessToken }
+  : {}
 
 /** Why tests that need `root` and `user` to own different files are left out, where they are. */
 export const oneId = process.env.SANDHOLD_SDK_USERS === 'single' && 'root and user are two names of one id here'
@@ -18,7 +23,10 @@ export const oneId = process.env.SANDHOLD_SDK_USERS === 'single' && 'root and us
 export function ownDirectory() {
   const path = `/home/user/js-${randomBytes(6).toString('hex')}`
   before(async () => assert.equal(await sandbox.files.makeDir(path), true))
-  after(async () => sandbox.files.remove(path))
+  after(async () => {
+    await sandbox.files.remove(path)
+    assert.equal(await sandbox.kill(), true)
+  })
   return path
 }
 

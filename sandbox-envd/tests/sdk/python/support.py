@@ -7,6 +7,7 @@ the synchronous one did. Each class of bodies is then bound to both clients by `
 import asyncio
 import inspect
 import logging
+import os
 import secrets
 import unittest
 
@@ -18,8 +19,8 @@ logging.getLogger("asyncio").setLevel(logging.ERROR)
 #: A process id that no kernel gives out by default.
 NO_PID = 4_194_300
 
-#: Where the SDK looks for the daemon in debug mode.
-ENVD = "http://localhost:49983"
+#: Where the SDK looks for the daemon: in debug mode an address of its own, else a server of many sandboxes.
+ENVD = os.environ.get("E2B_SANDBOX_URL", "http://localhost:49983")
 
 
 async def settle(value):
@@ -48,6 +49,15 @@ class Case(unittest.IsolatedAsyncioTestCase):
 
     async def asyncTearDown(self):
         await settle(self.files.remove(self.dir))
+        self.assertIs(await settle(self.sandbox.kill()), True)
+
+    @property
+    def routing(self):
+        """Returns what tells a server of many sandboxes which one is meant."""
+        if "E2B_SANDBOX_URL" not in os.environ:
+            return {}
+        token = self.sandbox._envd_access_token
+        return {"E2b-Sandbox-Id": self.sandbox.sandbox_id, "E2b-Sandbox-Port": "49983", "X-Access-Token": token}
 
     async def run_command(self, cmd, **options):
         """Runs a command to its end and returns its result."""

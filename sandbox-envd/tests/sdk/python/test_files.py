@@ -260,12 +260,12 @@ class Files:
     async def test_a_download_is_compressed_exactly_when_it_is_asked_for(self):
         path, text = f"{self.dir}/plain.txt", b"compress me. " * 1000
         await self.write(path, text)
-        _, headers, body = fetched(path, **{"Accept-Encoding": "gzip"})
+        _, headers, body = fetched(path, **self.routing, **{"Accept-Encoding": "gzip"})
         self.assertEqual((headers["Content-Encoding"], body[:2]), ("gzip", b"\x1f\x8b"))
-        status, headers, body = fetched(path)
+        status, headers, body = fetched(path, **self.routing)
         self.assertEqual((status, headers["Content-Encoding"], body), (200, None, text))
         self.assertEqual(headers["Content-Length"], str(len(text)))
-        status, headers, body = fetched(path, Range="bytes=-4")
+        status, headers, body = fetched(path, **self.routing, Range="bytes=-4")
         self.assertEqual((status, headers["Content-Range"]), (206, f"bytes {len(text) - 4}-{len(text) - 1}/{len(text)}"))
         self.assertEqual(body, text[-4:])
 
