@@ -383,8 +383,8 @@ mod tests {
         let sparse = fs::File::create(from.join("sparse")).unwrap();
         sparse.set_len(64 << 20).unwrap();
         std::os::unix::fs::FileExt::write_all_at(&sparse, b"end", (64 << 20) - 3).unwrap();
-        rustix::fs::setxattr(&from.join("dir/file"), "user.note", b"n", XattrFlags::empty()).unwrap();
-        rustix::fs::setxattr(&from.join("dir"), "user.overlay.impure", b"y", XattrFlags::empty()).unwrap();
+        rustix::fs::setxattr(from.join("dir/file"), "user.note", b"n", XattrFlags::empty()).unwrap();
+        rustix::fs::setxattr(from.join("dir"), "user.overlay.impure", b"y", XattrFlags::empty()).unwrap();
         lay_over(&from, &to, Content::Copied);
 
         let file = fs::metadata(to.join("dir/file")).unwrap();
@@ -403,7 +403,7 @@ mod tests {
         let dir = open_dir(CWD, to.join("dir")).unwrap();
         assert!(attribute_names(dir.as_fd()).unwrap().is_empty(), "the overlay's own marks are its own");
         let mut note = [0; 8];
-        assert_eq!(rustix::fs::getxattr(&to.join("dir/file"), "user.note", &mut note[..]), Ok(1));
+        assert_eq!(rustix::fs::getxattr(to.join("dir/file"), "user.note", &mut note[..]), Ok(1));
     }
 
     #[test]
@@ -421,7 +421,7 @@ mod tests {
             fs::create_dir_all(upper.join(dir)).unwrap();
             fs::write(upper.join(dir).join("new"), "new").unwrap();
         }
-        rustix::fs::setxattr(&upper.join("replaced"), "user.overlay.opaque", b"y", XattrFlags::empty())
+        rustix::fs::setxattr(upper.join("replaced"), "user.overlay.opaque", b"y", XattrFlags::empty())
             .unwrap();
         whiteout(&upper.join("gone"));
         whiteout(&upper.join("back/old"));
@@ -439,7 +439,7 @@ mod tests {
             names
         };
         let opaque = |dir: &str| is_opaque(&open_dir(CWD, to.join(dir)).unwrap()).unwrap();
-        let is_gone = |path: &str| is_whiteout(&rustix::fs::lstat(&to.join(path)).unwrap());
+        let is_gone = |path: &str| is_whiteout(&rustix::fs::lstat(to.join(path)).unwrap());
         assert_eq!(names("kept"), ["new", "old"]);
         assert_eq!(names("replaced"), ["new"]);
         assert!(is_gone("gone") && is_gone("back/old"));

@@ -161,9 +161,10 @@ async fn a_lease_that_kills_removes_the_files_and_keeps_the_reason() {
         let _ = sandbox.post("/sandhold/lease", json!({"ms": 0})).await;
         eventually("its processes are gone", || !is_alive(pids.0) && !is_alive(pids.1));
         assert_eq!(sandbox.verb("recover"), json!({"ended": "lease_expired"}));
-        let left: Vec<_> =
+        let mut left: Vec<_> =
             std::fs::read_dir(&sandbox.dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-        assert_eq!(left, ["ended.json"]);
+        left.sort();
+        assert_eq!(left, ["ended.json", "log.jsonl"]);
         assert_eq!(sandbox.run().unwrap_err()["kind"], "not_found");
         sandbox.verb("destroy");
         assert!(!sandbox.dir.exists());
