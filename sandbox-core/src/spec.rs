@@ -126,6 +126,12 @@ pub enum MountSource {
         /// Whether the sandbox may write to it.
         writable: bool,
     },
+    /// A directory of the host whose files belong to the ids that are inside, the same in every sandbox that has it:
+    /// what several sandboxes share. Writable; named only by the embedding program, never over HTTP.
+    SharedDir {
+        /// The directory on the host.
+        path: PathBuf,
+    },
     /// A volume of the provider.
     Volume {
         /// Its name.
@@ -147,6 +153,11 @@ impl Mount {
     /// Mounts a host directory read-only at `path`.
     pub fn host_dir(path: impl Into<String>, host: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), source: MountSource::HostDir { path: host.into(), writable: false } }
+    }
+
+    /// Mounts a host directory at `path` that several sandboxes share, writable from inside.
+    pub fn shared_dir(path: impl Into<String>, host: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), source: MountSource::SharedDir { path: host.into() } }
     }
 
     /// Mounts a host directory at `path`, writable from inside.

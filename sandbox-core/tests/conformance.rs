@@ -66,6 +66,7 @@ over! {
         can.pause_without_memory = false;
         can.snapshot = false;
         can.fork = false;
+        can.logs = false;
         can.lease = false;
         can.dial = false;
         can.retained_output = false;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use sandhold_core::retry::RetryPolicy;
 use sandhold_core::{Error, Owner, Result};
 
+use crate::templates::DefaultTemplate;
 use crate::wire::{NetworkConfig, Secret};
 
 /// The port of the daemon inside every sandbox.
@@ -67,7 +68,7 @@ pub struct E2bConfig {
     /// How often and how fast a request is sent again that may be. Default [`RetryPolicy::default`].
     pub retry: RetryPolicy,
     /// Further headers for the control plane. Default none.
-    pub headers: BTreeMap<String, String>,
+    pub headers: BTreeMap<String, Secret>,
     /// The lease of sandboxes whose spec names none. Default 5 min, as E2B's own.
     pub lease: Duration,
     /// The longest time that a sandbox may run without a pause, by the account's plan; no lease is longer. Default 24 h.
@@ -83,6 +84,8 @@ pub struct E2bConfig {
     /// Attaches sandboxes that Mastra has tagged with its own ids, as sandboxes of this owner; such an id is the key.
     /// Default no.
     pub mastra_owner: Option<Owner>,
+    /// What stands behind the template `base`, and is built when it is not there. Default E2B's own `base`.
+    pub default_template: Option<DefaultTemplate>,
 }
 
 impl E2bConfig {
@@ -106,6 +109,7 @@ impl E2bConfig {
             auto_resume: AutoResume::default(),
             network: NetworkConfig::default(),
             mastra_owner: None,
+            default_template: None,
         }
     }
 
@@ -189,7 +193,7 @@ impl E2bConfig {
     /// Adds a header for the control plane.
     #[must_use]
     pub fn with_header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
-        self.headers.insert(name.into(), value.into());
+        self.headers.insert(name.into(), Secret::new(value));
         self
     }
 
@@ -239,6 +243,13 @@ impl E2bConfig {
     #[must_use]
     pub fn with_mastra_owner(mut self, owner: Owner) -> Self {
         self.mastra_owner = Some(owner);
+        self
+    }
+
+    /// Puts a template of one's own behind `base`; it is built when a create says that it is not there.
+    #[must_use]
+    pub fn with_default_template(mut self, template: DefaultTemplate) -> Self {
+        self.default_template = Some(template);
         self
     }
 

@@ -122,7 +122,7 @@ impl Control {
         headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
         for (name, value) in &config.headers {
             let bad = || Error::invalid_argument(format!("the header {name:?} cannot be sent"));
-            let value = HeaderValue::from_str(value).map_err(|error| bad().with_source(error))?;
+            let value = HeaderValue::from_str(value.expose()).map_err(|error| bad().with_source(error))?;
             headers.insert(HeaderName::try_from(name).map_err(|error| bad().with_source(error))?, value);
         }
         let mut key = HeaderValue::from_str(config.api_key.expose())

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use sandhold_core::{
     Attempt, CreateOptions, Error, ForkOptions, Network, OnExpiry, Result, SandboxProvider, SandboxSpec,
-    SnapshotFilter,
+    SnapshotFilter, SnapshotId,
 };
 
 use crate::config::E2bConfig;
@@ -12,7 +12,7 @@ use crate::create;
 use crate::error::NAME;
 use crate::identity;
 use crate::provider::E2bProvider;
-use crate::wire::{AutoResume, CreateSandbox, OnTimeout, SandboxDetail};
+use crate::wire::{AutoResume, CreateSandbox, OnTimeout, SandboxDetail, SnapshotInfo};
 
 /// What names of snapshots that only carry a fork begin with.
 const SNAPSHOT_PREFIX: &str = "sandhold-fork-";
@@ -66,22 +66,32 @@ pub(crate) fn request(
     Ok((request, create))
 }
 
+/// Returns the attempt of the fork that a snapshot of this name carries.
+fn attempt_of(name: &str) -> Option<Attempt> {
+    let alias = name.rsplit('/').next().unwrap_or(name);
+    let alias = alias.split(':').next().unwrap_or(alias);
+    alias.strip_prefix(SNAPSHOT_PREFIX).map(Attempt::new)
+}
+
+/// Tells whether a snapshot is there for a fork alone.
+pub(crate) fn carries(snapshot: &SnapshotInfo) -> bool {
+    !snapshot.names.is_empty() && snapshot.names.iter().all(|name| attempt_of(name).is_some())
+}
+
 /// Tells whether a snapshot carries a fork that is made by now, or never will be.
 fn is_left_over(name: &str) -> bool {
-    let alias = name.rsplit('/').next().unwrap_or(name);
-    let attempt = alias.strip_prefix(SNAPSHOT_PREFIX).map(Attempt::new);
-    let drawn = attempt.and_then(|attempt| attempt.drawn_at());
+    let drawn = attempt_of(name).and_then(|attempt| attempt.drawn_at());
     drawn.and_then(|drawn| SystemTime::now().duration_since(drawn).ok()).is_some_and(|age| age > LONGEST_FORK)
 }
 
 /// Deletes what earlier forks left: E2B keeps a snapshot as long as a sandbox stands on it.
-pub(crate) async fn sweep(provider: &E2bProvider) {
-    let Ok(mut listed) = provider.list_snapshots(SnapshotFilter::default()).await else { return };
+pub(crate) async fn sweep(provider: E2bProvider) {
+    let mut listed = provider.snapshots(&SnapshotFilter::default());
     while let Some(Ok(snapshot)) = listed.next().await {
-        if !snapshot.names.is_empty() && snapshot.names.iter().all(|name| is_left_over(name)) {
+        if carries(&snapshot) && snapshot.names.iter().all(|name| is_left_over(name)) {
             // In use is the usual answer; the next fork tries again.
-            if let Err(error) = provider.delete_snapshot(&snapshot.id).await {
-                tracing::debug!(snapshot = %snapshot.id, %error, "the snapshot of a fork stays");
+            if let Err(error) = provider.delete_snapshot(&SnapshotId::new(&snapshot.snapshot_id)).await {
+                tracing::debug!(snapshot = snapshot.snapshot_id, %error, "the snapshot of a fork stays");
             }
         }
     }
@@ -95,7 +105,7 @@ mod tests {
     fn only_what_an_old_fork_left_is_swept() {
         let young = snapshot_name(&Attempt::random().unwrap());
         let old = snapshot_name(&Attempt::new(format!("{:012x}7{:019x}", 1_700_000_000_000u64, 1)));
-        assert!(is_left_over(&old) && is_left_over(&format!("team/{old}")));
+        assert!(is_left_over(&old) && is_left_over(&format!("team/{old}:default")));
         for kept in [young.as_str(), &format!("team/{young}"), "team/mine", "sandhold-fork-x", ""] {
             assert!(!is_left_over(kept), "{kept}");
         }

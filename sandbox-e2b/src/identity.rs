@@ -8,7 +8,7 @@ use sandhold_core::{
 };
 
 use crate::config::E2bConfig;
-use crate::wire::{PauseMode, SandboxDetail, State};
+use crate::wire::{SandboxDetail, State};
 
 /// What names of ours begin with.
 const PREFIX: &str = "sandhold-";
@@ -104,11 +104,10 @@ pub(crate) fn tags(config: &E2bConfig, detail: &SandboxDetail) -> Option<Tags> {
 
 /// Returns the facts in the words of the contract.
 pub(crate) fn info(config: &E2bConfig, detail: &SandboxDetail) -> SandboxInfo {
-    let state = match (detail.state, detail.pause_mode) {
-        (State::Running, _) => SandboxState::Running,
-        (State::Paused, Some(PauseMode::Filesystem)) => SandboxState::Stopped,
-        (State::Paused, _) => SandboxState::Paused,
-        (State::Other, _) => SandboxState::Transitioning,
+    let state = match detail.state {
+        State::Running => SandboxState::Running,
+        State::Paused => SandboxState::Paused,
+        State::Other => SandboxState::Transitioning,
     };
     let id = SandboxId::new(detail.sandbox_id.clone());
     let started = detail.started_at.0;

@@ -20,6 +20,7 @@
 //! | `testing` | a recording proxy with scripted faults, for tests of any client or server of this API |
 
 mod access;
+mod account;
 mod config;
 mod control;
 mod create;
@@ -30,10 +31,16 @@ mod identity;
 mod logs;
 mod paging;
 mod provider;
+mod secrets;
+mod templates;
 #[cfg(feature = "testing")]
 pub mod testing;
+mod volumes;
 pub mod wire;
 
 pub use access::{PortAccess, SandboxAccess, SignOptions};
 pub use config::{AutoResume, E2bConfig, PublicTraffic};
 pub use provider::E2bProvider;
+pub use secrets::Secrets;
+pub use templates::{BuildOptions, CopyOptions, DefaultTemplate, Recipe, TemplateBuild, Templates};
+pub use volumes::{VolumeContent, VolumeOptions, Volumes};

@@ -1,79 +1,38 @@
 //! The provider: sandboxes of one E2B account.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use sandhold_core::{
     Capabilities, ConnectOptions, Connection, CreateOptions, DestroyOutcome, Error, ErrorKind, FindQuery,
-    ForkOptions, Generation, Key, ListFilter, LogLine, LogOptions, Memory, Metrics, Network, Outcome, Owner,
-    PauseOptions, PauseOutcome, REASON_PAUSED, Result, ResultStream, SandboxHandle, SandboxId, SandboxInfo,
-    SandboxProvider, SandboxState, SnapshotFilter, SnapshotId, SnapshotInfo, SnapshotOptions,
+    ForkOptions, ListFilter, LogLine, LogOptions, Memory, Metrics, Network, Outcome, PauseOptions,
+    PauseOutcome, Result, ResultStream, SandboxHandle, SandboxId, SandboxInfo, SandboxProvider,
+    SnapshotFilter, SnapshotId, SnapshotInfo, SnapshotOptions,
 };
-use sandhold_envd::{ControlPlane, Dialect, EnvdClient, EnvdConfig, EnvdHandle, transport_from_url};
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 
 use crate::access::SandboxAccess;
-use crate::config::{E2bConfig, PublicTraffic};
+use crate::account::Account;
+use crate::config::E2bConfig;
 use crate::control::{Control, SharedControl};
 use crate::create::{create, lease_seconds};
-use crate::error::{Call, NAME};
+use crate::error::{Call, NAME, NO_TEMPLATE};
 use crate::identity;
 use crate::paging::pages;
-use crate::wire::{self, Connect, ListQuery, Order, PauseMode, SandboxDetail, State};
-
-/// How long what a `find` showed stands in for the look that a connect begins with.
-const FRESH: Duration = Duration::from_secs(5);
-
-/// How many sandboxes' last look is remembered.
-const REMEMBERED: usize = 4096;
-
-/// The lease that a connect asks for where the caller wants none and the sandbox runs: E2B takes no request without
-/// one, and never shortens a longer one.
-const LEAST_LEASE: Duration = Duration::from_secs(15);
+use crate::templates::Resolved;
+use crate::wire::{self, SandboxDetail, State};
 
 /// How long the first measurement of a new sandbox is waited for; E2B measures every five seconds.
 const FIRST_MEASUREMENT: Duration = Duration::from_secs(15);
 
-/// A sandbox whose run ends within this time is warned of.
-const RUN_ENDS_SOON: Duration = Duration::from_secs(600);
+/// The template of a spec that names none.
+const DEFAULT_TEMPLATE: &str = "base";
 
 /// Sandboxes of one E2B account, or of any server that speaks E2B's protocol. Clones share connections.
 #[derive(Clone, Debug)]
-pub struct E2bProvider(Arc<Inner>);
-
-#[derive(Debug)]
-struct Inner {
-    control: SharedControl,
-    fingerprint: String,
-    known: Mutex<HashMap<SandboxId, Known>>,
-}
-
-/// What was last seen of a sandbox.
-#[derive(Clone, Debug)]
-struct Known {
-    at: Instant,
-    state: State,
-    pause_mode: Option<PauseMode>,
-    started_at: SystemTime,
-    generation: Option<Generation>,
-    user: String,
-}
-
-impl Known {
-    fn of(config: &E2bConfig, detail: &SandboxDetail) -> Self {
-        Self {
-            at: Instant::now(),
-            state: detail.state,
-            pause_mode: detail.pause_mode,
-            started_at: detail.started_at.0,
-            generation: identity::tags(config, detail).map(|tags| tags.generation),
-            user: identity::user(detail).to_owned(),
-        }
-    }
-}
+pub struct E2bProvider(Arc<Account>);
 
 impl E2bProvider {
     /// Makes a provider; connections are opened by its calls.
@@ -87,7 +46,7 @@ impl E2bProvider {
         let key = Sha256::digest(format!("sandhold-e2b:{}", control.config.api_key.expose()));
         let account: String = key.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
         let fingerprint = format!("e2b:{}:{account}", control.url());
-        Ok(Self(Arc::new(Inner { control: Arc::new(control), fingerprint, known: Mutex::default() })))
+        Ok(Self(Arc::new(Account::new(Arc::new(control), fingerprint))))
     }
 
     /// Makes a provider from the environment of the official SDKs; see [`E2bConfig::from_env`].
@@ -127,305 +86,26 @@ impl E2bProvider {
         self.0.unless_paused("update_network", id, updated).await
     }
 
+    /// Lists snapshots as E2B tells them, with those that carry forks.
+    pub(crate) fn snapshots(&self, filter: &SnapshotFilter) -> ResultStream<wire::SnapshotInfo> {
+        let query = wire::SnapshotQuery {
+            sandbox_id: filter.sandbox.as_ref().map(|id| id.as_str().to_owned()),
+            name: filter.name.clone(),
+            ..wire::SnapshotQuery::default()
+        };
+        let call = Call::look("list_snapshots").about("list");
+        pages(&self.0.control, call, move |next_token| {
+            let query = wire::SnapshotQuery { next_token, ..query.clone() };
+            format!("/snapshots?{}", query.to_query())
+        })
+    }
+
     /// Returns the facts in E2B's own words.
     ///
     /// # Errors
     /// [`ErrorKind::Gone`].
     pub async fn detail(&self, id: &SandboxId) -> Result<SandboxDetail> {
         self.0.detail("info", id).await
-    }
-}
-
-/// A connected sandbox.
-struct Connected {
-    sandbox: wire::Sandbox,
-    generation: Option<Generation>,
-    user: String,
-    resumed: Option<Memory>,
-}
-
-impl Inner {
-    fn config(&self) -> &E2bConfig {
-        &self.control.config
-    }
-
-    fn remember(&self, detail: &SandboxDetail) {
-        let known = Known::of(self.config(), detail);
-        let mut all = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if all.len() >= REMEMBERED {
-            all.retain(|_, known| known.at.elapsed() < FRESH);
-        }
-        if all.len() < REMEMBERED {
-            all.insert(SandboxId::new(detail.sandbox_id.clone()), known);
-        }
-    }
-
-    /// Takes what a look of just now showed; it stands in for one connect only.
-    fn recall(&self, id: &SandboxId) -> Option<Known> {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).remove(id)?;
-        (known.at.elapsed() < FRESH && known.state == State::Running).then_some(known)
-    }
-
-    async fn detail(&self, operation: &'static str, id: &SandboxId) -> Result<SandboxDetail> {
-        self.control.get(operation, id).await.map_err(|error| error.with_context("id", id))
-    }
-
-    /// Lists by what E2B can filter itself, earliest run first: what is resumed while the list is read moves to its end,
-    /// so that it may come twice but is never missed.
-    fn list(&self, operation: &'static str, query: ListQuery) -> ResultStream<SandboxDetail> {
-        let call = Call::look(operation).about("list");
-        let pages: ResultStream<SandboxDetail> = pages(&self.control, call, move |next_token| {
-            let query = ListQuery { order: Some(Order::Ascending), next_token, ..query.clone() };
-            format!("/v2/sandboxes?{}", query.to_query())
-        });
-        ResultStream::unfold((pages, std::collections::HashSet::new()), |(mut pages, mut seen)| async move {
-            loop {
-                match pages.next().await? {
-                    Ok(detail) if !seen.insert(detail.sandbox_id.clone()) => {}
-                    item => return Some((item, (pages, seen))),
-                }
-            }
-        })
-    }
-
-    /// Looks at a sandbox, then connects. The look is needed: only it tells the generation, which must be checked before
-    /// the sandbox is woken, and how it was paused. One of just now is taken instead.
-    async fn connect(&self, id: &SandboxId, options: &ConnectOptions) -> Result<Connected> {
-        let call = Call::idempotent("connect");
-        let known = match self.recall(id) {
-            Some(known) => known,
-            None => Known::of(self.config(), &self.detail("connect", id).await?),
-        };
-        if let Some(wanted) = &options.generation
-            && known.generation.as_ref() != Some(wanted)
-        {
-            return Err(call
-                .error(ErrorKind::Stale, "the sandbox is of another generation; acquire it again")
-                .with_context("id", id));
-        }
-        let runs = known.state == State::Running;
-        let lease = match options.lease {
-            Some(lease) => lease,
-            None if runs => LEAST_LEASE.min(self.config().lease),
-            None => self.config().lease,
-        };
-        let lost = options.memory == Memory::Lost;
-        let connect = Connect {
-            timeout: Some(lease_seconds(self.config(), lease)?.max(1)),
-            memory: lost.then_some(false),
-        };
-        let connected = self.control.connect(id, connect, options.deadline).await;
-        let (sandbox, woken) = connected.map_err(|error| error.with_context("id", id))?;
-        if woken && runs && options.lease.is_none() {
-            // It was paused after the look, and woken for a moment only.
-            let seconds = lease_seconds(self.config(), self.config().lease)?;
-            self.control.set_timeout(id, seconds).await.map_err(|error| error.at(NAME, "connect"))?;
-        }
-        if !woken {
-            self.warn_of_end_of_run(id, known.started_at, lease);
-        }
-        let without_memory = lost || known.pause_mode == Some(PauseMode::Filesystem);
-        let memory = if without_memory { Memory::Lost } else { Memory::Kept };
-        // An answer that was lost may have been the one that said so.
-        let resumed = (woken || known.state == State::Paused).then_some(memory);
-        Ok(Connected { sandbox, generation: known.generation, user: known.user, resumed })
-    }
-
-    /// E2B ends a run at the plan's limit, whatever its lease says; a pause and resume begin a new one.
-    fn warn_of_end_of_run(&self, id: &SandboxId, started: SystemTime, lease: Duration) {
-        let ran = SystemTime::now().duration_since(started).unwrap_or_default();
-        let left = self.config().max_run.saturating_sub(ran);
-        if left < lease || left < RUN_ENDS_SOON {
-            tracing::warn!(%id, ?left, "the plan's longest run ends before the lease does; pause and resume it at a quiet moment");
-        }
-    }
-
-    fn access(&self, sandbox: &wire::Sandbox) -> SandboxAccess {
-        SandboxAccess {
-            config: self.config().clone(),
-            id: SandboxId::new(sandbox.sandbox_id.clone()),
-            domain: self.config().sandbox_domain(sandbox.domain.as_deref()).to_owned(),
-            envd_token: sandbox.envd_access_token.clone(),
-            traffic_token: sandbox.traffic_access_token.clone(),
-        }
-    }
-
-    fn handle(
-        self: &Arc<Self>,
-        sandbox: &wire::Sandbox,
-        user: &str,
-        generation: Option<Generation>,
-    ) -> Result<Arc<dyn SandboxHandle>> {
-        let id = SandboxId::new(sandbox.sandbox_id.clone());
-        let domain = self.config().sandbox_domain(sandbox.domain.as_deref());
-        let url = self.config().envd_url(id.as_str(), domain);
-        let mut config =
-            EnvdConfig::new().with_sandbox_id(id.as_str()).with_user(user).with_dialect(Dialect::E2b);
-        if let Some(token) = &sandbox.envd_access_token {
-            config = config.with_access_token(token.expose());
-        }
-        if self.config().allow_plaintext {
-            config = config.with_plaintext_allowed();
-        }
-        let client = EnvdClient::new(transport_from_url(&url)?, config)?;
-        let control = Arc::clone(self) as Arc<dyn ControlPlane>;
-        Ok(Arc::new(EnvdHandle::new(client, NAME, id, generation, control)))
-    }
-
-    /// E2B says 404 to some calls on a paused sandbox too: it is asked once more before anything is called gone.
-    async fn unless_paused<T>(
-        &self,
-        operation: &'static str,
-        id: &SandboxId,
-        result: Result<T>,
-    ) -> Result<T> {
-        let error = match result {
-            Err(error) if error.kind() == ErrorKind::Gone => error,
-            result => return result.map_err(|error| error.with_context("id", id)),
-        };
-        let detail = self.detail(operation, id).await?;
-        let not_running = Call::idempotent(operation)
-            .error(ErrorKind::InvalidState, "the sandbox does not run; connect to it first, which resumes it")
-            .with_context("id", id);
-        Err(match detail.state {
-            State::Paused => not_running.with_reason(REASON_PAUSED).with_source(error),
-            // It was woken, or is about to end: the same call may succeed now.
-            _ => not_running.with_source(error).retryable(None),
-        })
-    }
-
-    /// Closed ports need a token: a sandbox without one is open, or of no use, and must not stay.
-    async fn expect_traffic_token(&self, sandbox: &wire::Sandbox) -> Result<()> {
-        if self.config().public_traffic == PublicTraffic::Everybody || sandbox.traffic_access_token.is_some()
-        {
-            return Ok(());
-        }
-        let id = SandboxId::new(sandbox.sandbox_id.clone());
-        let error = Error::new(
-            ErrorKind::Unsupported,
-            "the server gave no traffic token, so the ports of the sandbox may be open to everybody; it was destroyed. Allow public traffic by name to use this server",
-        )
-        .with_reason("no_traffic_token")
-        .at(NAME, "create")
-        .with_context("id", &id);
-        match self.control.kill(&id).await {
-            Ok(_) => Err(error),
-            Err(cleanup) => Err(error.with_cleanup(&cleanup).with_outcome(Outcome::Done)),
-        }
-    }
-
-    /// Finds the sandbox of an attempt, for servers that take no idempotency key.
-    async fn of_attempt(&self, metadata: &BTreeMap<String, String>) -> Result<Option<wire::Sandbox>> {
-        let mut wanted = BTreeMap::new();
-        for name in [identity::OWNER, identity::KEY, identity::ATTEMPT] {
-            if let Some(value) = metadata.get(name) {
-                wanted.insert(name.to_owned(), value.clone());
-            }
-        }
-        let states = vec![State::Running, State::Paused];
-        let query = ListQuery { metadata: wanted.clone(), state: states, ..ListQuery::default() };
-        let mut found = self.list("create", query);
-        while let Some(detail) = found.next().await {
-            let detail = detail?;
-            let carries = |(name, value): (&String, &String)| {
-                detail.metadata.as_ref().and_then(|all| all.get(name)) == Some(value)
-            };
-            if wanted.iter().all(carries) {
-                let connect = Connect {
-                    timeout: Some(lease_seconds(self.config(), self.config().lease)?),
-                    memory: None,
-                };
-                let id = SandboxId::new(detail.sandbox_id);
-                let deadline = self.config().request_timeout;
-                // Boxed: create and connect both choose between routes.
-                return Ok(Some(Box::pin(self.control.connect(&id, connect, deadline)).await?.0));
-            }
-        }
-        Ok(None)
-    }
-
-    async fn create(
-        self: &Arc<Self>,
-        request: wire::CreateSandbox,
-        options: &CreateOptions,
-    ) -> Result<Arc<dyn SandboxHandle>> {
-        let attempt = options.tags.attempt.as_str();
-        let metadata = request.metadata.clone().unwrap_or_default();
-        let look = async || self.of_attempt(&metadata).await;
-        let made = self.control.create(&request, attempt, options.deadline, look).await;
-        let sandbox = made.map_err(|error| error.with_context("attempt", attempt))?;
-        self.expect_traffic_token(&sandbox).await?;
-        self.handle(&sandbox, &options.spec.user, Some(options.tags.generation.clone()))
-            .map_err(|error| error.with_outcome(Outcome::Done).with_context("id", &sandbox.sandbox_id))
-    }
-
-    /// What E2B can filter by itself; the contract's own filter sees the rest.
-    fn query(filter: &ListFilter) -> ListQuery {
-        let mut metadata = filter.metadata.clone();
-        if let Some(owner) = &filter.owner {
-            metadata.insert(identity::OWNER.to_owned(), owner.as_str().to_owned());
-        }
-        if let Some(key) = &filter.key {
-            metadata.insert(identity::KEY.to_owned(), key.as_str().to_owned());
-        }
-        let mut state = Vec::new();
-        for wanted in &filter.states {
-            let word = match wanted {
-                SandboxState::Running => State::Running,
-                SandboxState::Paused | SandboxState::Stopped => State::Paused,
-                // E2B has no word for it, so all must be looked at.
-                _ => return ListQuery { metadata, ..ListQuery::default() },
-            };
-            if !state.contains(&word) {
-                state.push(word);
-            }
-        }
-        if state.is_empty() {
-            state = vec![State::Running, State::Paused];
-        }
-        ListQuery { metadata, state, ..ListQuery::default() }
-    }
-
-    fn listing(
-        self: &Arc<Self>,
-        operation: &'static str,
-        query: ListQuery,
-        filter: ListFilter,
-    ) -> ResultStream<SandboxInfo> {
-        let details = self.list(operation, query);
-        ResultStream::unfold((details, filter, Arc::clone(self)), |(mut details, filter, this)| async move {
-            loop {
-                let detail = match details.next().await? {
-                    Ok(detail) => detail,
-                    Err(error) => return Some((Err(error), (details, filter, this))),
-                };
-                let info = identity::info(this.config(), &detail);
-                if filter.matches(&info) {
-                    return Some((Ok(info), (details, filter, this)));
-                }
-            }
-        })
-    }
-
-    async fn find_key(self: &Arc<Self>, owner: Owner, key: Key) -> Result<Vec<SandboxInfo>> {
-        let filter = ListFilter::default().with_owner(owner.clone()).with_key(key.clone());
-        let mut found = self.listing("find", Self::query(&filter), filter.clone()).collect().await?;
-        if self.config().mastra_owner.as_ref() == Some(&owner) {
-            let metadata = BTreeMap::from([(identity::MASTRA_ID.to_owned(), key.as_str().to_owned())]);
-            let query = ListQuery { metadata, ..Self::query(&ListFilter::default()) };
-            let theirs = self.listing("find", query, filter).collect().await?;
-            let fresh = theirs.into_iter().filter(|info| found.iter().all(|known| known.id != info.id));
-            let fresh: Vec<_> = fresh.collect();
-            found.extend(fresh);
-        }
-        Ok(found)
-    }
-}
-
-#[async_trait]
-impl ControlPlane for Inner {
-    async fn info(&self, id: &SandboxId) -> Result<SandboxInfo> {
-        Ok(identity::info(self.config(), &self.detail("info", id).await?))
     }
 }
 
@@ -490,12 +170,25 @@ impl SandboxProvider for E2bProvider {
     }
 
     async fn create_opts(&self, options: CreateOptions) -> Result<Arc<dyn SandboxHandle>> {
-        let request = create(self.config(), &options)?;
-        self.0.create(request, &options).await
+        let mut request = create(self.config(), &options)?;
+        let default = match &self.config().default_template {
+            Some(template) if options.spec.template == DEFAULT_TEMPLATE => Resolved::of(template).await?,
+            // A template that the caller names is the caller's: that it is missing is an error.
+            _ => return self.0.create(request, &options).await,
+        };
+        request.template_id = default.reference();
+        match self.0.create(request.clone(), &options).await {
+            Err(error) if error.reason() == Some(NO_TEMPLATE) && error.outcome() == Outcome::NotStarted => {
+                let built = default.build(&self.0.control, &self.0.builds).await;
+                built.map_err(|failed| failed.with_context("attempt", &options.tags.attempt))?;
+                self.0.create(request, &options).await
+            }
+            created => created,
+        }
     }
 
     async fn list(&self, filter: ListFilter) -> Result<ResultStream<SandboxInfo>> {
-        Ok(self.0.listing("list", Inner::query(&filter), filter))
+        Ok(self.0.listing("list", Account::query(&filter), filter))
     }
 
     async fn pause_opts(&self, id: &SandboxId, options: PauseOptions) -> Result<PauseOutcome> {
@@ -542,20 +235,16 @@ impl SandboxProvider for E2bProvider {
     }
 
     async fn list_snapshots(&self, filter: SnapshotFilter) -> Result<ResultStream<SnapshotInfo>> {
-        let query = wire::SnapshotQuery {
-            sandbox_id: filter.sandbox.as_ref().map(|id| id.as_str().to_owned()),
-            name: filter.name.clone(),
-            ..wire::SnapshotQuery::default()
-        };
-        let call = Call::look("list_snapshots").about("list");
-        let found: ResultStream<wire::SnapshotInfo> = pages(&self.0.control, call, move |next_token| {
-            let query = wire::SnapshotQuery { next_token, ..query.clone() };
-            format!("/snapshots?{}", query.to_query())
-        });
+        let found = self.snapshots(&filter);
         // E2B matches names by its own rules, with and without team and tag; it tells no sandbox.
         Ok(ResultStream::unfold((found, filter.sandbox), |(mut found, sandbox)| async move {
-            let item = found.next().await?.map(|taken| snapshot_info(taken, sandbox.as_ref()));
-            Some((item, (found, sandbox)))
+            loop {
+                let item = match found.next().await? {
+                    Ok(taken) if crate::fork::carries(&taken) => continue,
+                    item => item.map(|taken| snapshot_info(taken, sandbox.as_ref())),
+                };
+                return Some((item, (found, sandbox)));
+            }
         }))
     }
 
@@ -583,16 +272,22 @@ impl SandboxProvider for E2bProvider {
     }
 
     /// Takes a snapshot and creates a sandbox from it: E2B's own fork takes no metadata, so that two sandboxes would
-    /// carry one identity.
+    /// carry one identity. The snapshot is no part of any list, and goes with a later fork once nothing stands on it.
     async fn fork(&self, id: &SandboxId, options: ForkOptions) -> Result<Arc<dyn SandboxHandle>> {
         let source = self.0.detail("fork", id).await?;
         let (request, create) = crate::fork::request(self.config(), &source, &options)?;
-        crate::fork::sweep(self).await;
+        let at = |error: Error| error.at(NAME, "fork").with_context("id", id);
+        // A second snapshot would be another template: what the attempt has made already is looked for.
+        let metadata = request.metadata.clone().unwrap_or_default();
+        if let Some(made) = self.0.of_attempt(&metadata).await.map_err(at)? {
+            return self.0.handle(&made, &create.spec.user, Some(options.tags.generation)).map_err(at);
+        }
         let name = crate::fork::snapshot_name(&options.tags.attempt);
-        let taken = self.snapshot(id, SnapshotOptions::default().with_name(name)).await;
-        let taken = taken.map_err(|error| error.at(NAME, "fork"))?;
+        let taken = self.snapshot(id, SnapshotOptions::default().with_name(name)).await.map_err(at)?;
         let request = wire::CreateSandbox { template_id: taken.id.as_str().to_owned(), ..request };
-        self.0.create(request, &create).await.map_err(|error| error.at(NAME, "fork"))
+        let made = self.0.create(request, &create).await.map_err(at)?;
+        tokio::spawn(crate::fork::sweep(self.clone()));
+        Ok(made)
     }
 
     async fn logs(&self, id: &SandboxId, options: LogOptions) -> Result<ResultStream<LogLine>> {
@@ -659,6 +354,7 @@ fn measurement(metric: &wire::Metric) -> Metrics {
     metrics.cpu_used_percent = metric.cpu_used_pct * metric.cpu_count as f64;
     metrics.memory_used = metric.mem_used;
     metrics.memory_total = metric.mem_total;
+    metrics.memory_cache = metric.mem_cache;
     metrics.disk_used = metric.disk_used;
     metrics.disk_total = metric.disk_total;
     metrics

@@ -1,5 +1,6 @@
 //! What the provider makes of every answer that a control plane, or something before it, can give.
 #![cfg(feature = "testing")]
+#![allow(clippy::unwrap_used, reason = "a helper of tests fails as tests do")]
 
 use std::time::Duration;
 

@@ -9,8 +9,8 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
 
-/// Most descriptors in one message.
-const MOST_FDS: usize = 4;
+/// Most descriptors in one message: those of the root view, and of every directory that sandboxes share.
+const MOST_FDS: usize = 4 + crate::record::MOST_SHARED;
 
 /// One end of the line.
 #[derive(Debug)]

@@ -13,6 +13,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_s
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{Doing, Failure, FailureKind};
+use crate::journal::{LOG, OLD_LOG};
 use crate::record::{
     DESTROYING, ENDED, EndReason, Ended, IdMap, Phase, RECORD, RUNTIME, Record, Runtime, read_json,
     write_durable,
@@ -317,7 +318,8 @@ fn remove_files(dir: &Path, reason: EndReason) -> Result<(), Failure> {
         for entry in fs::read_dir(dir).doing("list the sandbox")? {
             let entry = entry.doing("list the sandbox")?;
             let name = entry.file_name();
-            if name != ENDED && name != RECORD && name != DESTROYING {
+            let kept: [&str; 5] = [ENDED, RECORD, DESTROYING, LOG, OLD_LOG];
+            if !kept.iter().any(|kept| name == *kept) {
                 remove_tree(&entry.path()).doing(format_args!("remove {}", entry.path().display()))?;
             }
         }

@@ -3,6 +3,7 @@
 //! | route | body | answer |
 //! |---|---|---|
 //! | `GET /sandhold/info` | | [`Info`] |
+//! | `GET /sandhold/usage` | | what the processes use |
 //! | `POST /sandhold/lease` | [`LeaseRequest`] | [`Info`] |
 //! | `POST /sandhold/freeze` | | [`Changed`]; ends the lease |
 //! | `POST /sandhold/thaw` | [`LeaseRequest`], optional | [`Changed`] |
@@ -31,6 +32,7 @@ use crate::monitor::EXIT_LEASE;
 use crate::record::{Expiry, Network, Spec};
 use crate::rootfs::UsrTier;
 use crate::sys;
+use crate::usage::Meter;
 
 /// Largest body that is read.
 const MOST_BYTES: usize = 64 * 1024;
@@ -197,6 +199,7 @@ pub(crate) struct Control {
     state: Mutex<State>,
     /// Whether everything is held still for a copy of the files: what would change them waits.
     held: watch::Sender<bool>,
+    meter: Meter,
 }
 
 impl Control {
@@ -214,6 +217,7 @@ impl Control {
             freezer: Arc::new(tokio::sync::Mutex::new(freezer)),
             state: Mutex::new(State::Running),
             held: watch::Sender::new(false),
+            meter: Meter::new(),
         });
         control.set_lease(&LeaseRequest::new(spec.lease_ms))?;
         tokio::spawn(Arc::clone(&control).expire());
@@ -399,6 +403,7 @@ impl Control {
         let (parts, body) = request.into_parts();
         match (&parts.method, parts.uri.path()) {
             (&Method::GET, "/sandhold/info") => Ok(json(StatusCode::OK, &self.info())),
+            (&Method::GET, USAGE) => Ok(json(StatusCode::OK, &self.meter.read()?)),
             (&Method::POST, "/sandhold/lease") => {
                 let lease = lease_request(body).await?.unwrap_or_default();
                 if self.state() == State::Paused {
@@ -458,10 +463,18 @@ fn json(status: StatusCode, value: &impl Serialize) -> Response<Body> {
 }
 
 const HOLD: &str = "/sandhold/hold";
+const USAGE: &str = "/sandhold/usage";
 
 /// The routes that are answered here.
-const ROUTES: [&str; 6] =
-    ["/sandhold/info", "/sandhold/lease", "/sandhold/freeze", "/sandhold/thaw", "/sandhold/stop", HOLD];
+const ROUTES: [&str; 7] = [
+    "/sandhold/info",
+    "/sandhold/lease",
+    "/sandhold/freeze",
+    "/sandhold/thaw",
+    "/sandhold/stop",
+    HOLD,
+    USAGE,
+];
 
 /// The daemon's routes that a paused sandbox answers too.
 const OPEN_WHILE_PAUSED: [&str; 4] = ["/health", "/metrics", "/envs", "/init"];

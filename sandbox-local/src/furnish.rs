@@ -11,12 +11,12 @@ use crate::base;
 use crate::failure::{Doing, Failure};
 use crate::record::{IdMap, Spec};
 
-/// Completes a root view that came from an imported tree or a snapshot.
+/// Completes a root view whose lowest tree was imported.
 pub(crate) fn complete(spec: &Spec, resolv: &[u8]) -> Result<(), Failure> {
     for (dir, mode) in [("/tmp", 0o1777), ("/var/tmp", 0o1777), ("/etc", 0o755), ("/root", 0o700)] {
         directory(Path::new(dir), mode).doing(format_args!("make {dir}"))?;
     }
-    add_user(spec).doing(format_args!("make the user {}", spec.user.name))?;
+    add_user(spec)?;
     let hosts =
         format!("127.0.0.1 localhost {0}\n::1 localhost ip6-localhost ip6-loopback\n", base::hostname(spec));
     fill("/etc/hosts", hosts.as_bytes()).doing("write /etc/hosts")?;
@@ -48,15 +48,20 @@ fn fill(path: &str, content: &[u8]) -> io::Result<()> {
     fs::write(path, content)
 }
 
-/// Adds the ordinary user where the tree has no user of this name, and its places where they are missing.
-fn add_user(spec: &Spec) -> io::Result<()> {
+/// Adds the ordinary user where the tree has no user of this name, and its places where they are missing: who made a
+/// snapshot may have had another one.
+pub(crate) fn add_user(spec: &Spec) -> Result<(), Failure> {
+    add_user_and_places(spec).doing(format_args!("make the user {}", spec.user.name))
+}
+
+fn add_user_and_places(spec: &Spec) -> io::Result<()> {
     let (user, id, home) = (&spec.user.name, spec.user.id, &spec.user.home);
     let shell = if Path::new("/bin/bash").exists() { "/bin/bash" } else { "/bin/sh" };
     line("/etc/passwd", "root", &format!("root:x:0:0:root:/root:{shell}"))?;
     line("/etc/group", "root", "root:x:0:")?;
     line("/etc/passwd", user, &format!("{user}:x:{id}:{id}::{}:{shell}", home.display()))?;
     line("/etc/group", user, &format!("{user}:x:{id}:"))?;
-    for place in [Some(home), spec.workspace.as_ref()].into_iter().flatten() {
+    for place in [Some(home), spec.workspace.as_ref(), spec.workdir.as_ref()].into_iter().flatten() {
         if place.is_dir() {
             continue;
         }

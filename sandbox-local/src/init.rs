@@ -90,7 +90,7 @@ fn prepare(
         sys::loopback_up().doing("bring the loopback interface up")?;
     }
     let workload = Workload::new(groups.join, groups.memory, spec.network, &spec.ids)?;
-    let Entered { usr, memory } = rootfs::enter(&spec, &view, rootfs::Trees::from_fds(trees, &view))?;
+    let Entered { usr, memory } = rootfs::enter(&spec, &view, rootfs::Trees::from_fds(trees, &spec, &view))?;
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
         .doing("open /dev/null")?;
     rustix::stdio::dup2_stdin(&null).doing("detach the standard streams")?;
@@ -162,8 +162,8 @@ fn config(spec: &Spec, workload: Workload, control: Arc<Control>) -> DaemonConfi
         .with_child_setup(Arc::new(workload))
         .with_routes(control)
         .with_init_reaps_all(true);
-    if let Some(workspace) = &spec.workspace {
-        config = config.with_default_workdir(workspace);
+    if let Some(workdir) = spec.workspace.as_ref().or(spec.workdir.as_ref()) {
+        config = config.with_default_workdir(workdir);
     }
     config
 }

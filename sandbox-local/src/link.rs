@@ -16,6 +16,7 @@ use tokio::net::UnixStream;
 use crate::control::{Changed, Info, LeaseRequest};
 use crate::monitor::SOCKET;
 use crate::provider::NAME;
+use crate::usage::Usage;
 
 /// Bytes on their way to a daemon. The kernel cuts it down to its limit.
 const SEND_BUFFER: usize = 1 << 20;
@@ -53,6 +54,11 @@ pub(crate) fn client(directory: &Path, user: &str) -> Result<EnvdClient> {
 /// Asks a running daemon how its sandbox is.
 pub(crate) async fn info(client: &EnvdClient) -> Result<Info> {
     ask(client, "info", Method::GET, "/sandhold/info", None::<&()>).await
+}
+
+/// Asks a running daemon what its processes use.
+pub(crate) async fn usage(client: &EnvdClient) -> Result<Usage> {
+    ask(client, "metrics", Method::GET, "/sandhold/usage", None::<&()>).await
 }
 
 /// Freezes all processes; false when they were frozen before.

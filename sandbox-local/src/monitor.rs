@@ -18,7 +18,7 @@ use crate::failure::{Doing, Failure, FailureKind};
 use crate::init::{self, Inheritance};
 use crate::record::{EndReason, IdMap, Network, Phase, Record, Runtime};
 use crate::rootfs::View;
-use crate::{cgroup, idmap, rootfs, sys};
+use crate::{cgroup, idmap, journal, rootfs, sys};
 
 /// The daemon's socket in the directory of a sandbox.
 pub(crate) const SOCKET: &str = "envd.sock";
@@ -45,9 +45,15 @@ pub(crate) fn run(dir: &Path) -> Result<(), Failure> {
             return Err(error);
         }
     };
+    journal::note(&run.dir, "info", "started");
     say(READY);
     let _ = silence(1);
     let ended = wait(&init, &run.channel, &run.runtime);
+    let message = match ended {
+        Some(_) => "ended: its lease ran out",
+        None => "stopped: its processes ended",
+    };
+    journal::note(&run.dir, "info", message);
     let result = settle(&run.dir, ended);
     drop(run);
     result.map(drop)
@@ -202,7 +208,7 @@ fn follow(
 ) -> Result<Option<OwnedFd>, Failure> {
     idmap::write(&spec.ids, pid)?;
     let trees = match spec.ids {
-        IdMap::Full { .. } => mapped_trees(pid, view)?,
+        IdMap::Full { .. } => mapped_trees(pid, spec, view)?,
         IdMap::Ranges { .. } | IdMap::Single => Vec::new(),
     };
     runtime.init = pid.as_raw_nonzero().get();
@@ -226,7 +232,7 @@ fn follow(
 }
 
 /// Returns the parts of [`rootfs::Trees`].
-fn mapped_trees(pid: Pid, view: &View) -> Result<Vec<OwnedFd>, Failure> {
+fn mapped_trees(pid: Pid, spec: &crate::Spec, view: &View) -> Result<Vec<OwnedFd>, Failure> {
     let users =
         fs::File::open(format!("/proc/{}/ns/user", pid.as_raw_nonzero())).doing("open a user namespace")?;
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
@@ -247,9 +253,15 @@ fn mapped_trees(pid: Pid, view: &View) -> Result<Vec<OwnedFd>, Failure> {
     };
     let base = mapped(&view.base)?;
     let layer = view.layer.as_deref().map(mapped).transpose()?;
+    let shared: Vec<_> = spec
+        .binds
+        .iter()
+        .filter(|bind| bind.shared)
+        .map(|bind| mapped(&bind.source))
+        .collect::<Result<_, _>>()?;
     // Without it the inside falls back to a read-only view of the host's.
     let usr = if view.whole { None } else { tree(Path::new("/usr")).ok() };
-    Ok([Some(program), Some(base), layer, usr].into_iter().flatten().collect())
+    Ok([program, base].into_iter().chain(layer).chain(shared).chain(usr).collect())
 }
 
 /// Waits until PID 1 is gone, and says whether it decided that the sandbox ends.

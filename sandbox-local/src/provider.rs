@@ -7,9 +7,9 @@ use std::time::{Duration, SystemTime};
 use async_trait::async_trait;
 use sandhold_core::{
     Capabilities, ConnectOptions, Connection, CreateOptions, DestroyOutcome, Error, ErrorKind, FindQuery,
-    ForkOptions, ListFilter, Memory, Outcome, PauseOptions, PauseOutcome, Result, ResultStream,
-    SandboxHandle, SandboxId, SandboxInfo, SandboxProvider, SandboxState, SnapshotFilter, SnapshotId,
-    SnapshotInfo, SnapshotOptions,
+    ForkOptions, ListFilter, LogLine, LogOptions, Memory, Metrics, Outcome, PauseOptions, PauseOutcome,
+    Result, ResultStream, SandboxHandle, SandboxId, SandboxInfo, SandboxProvider, SandboxState,
+    SnapshotFilter, SnapshotId, SnapshotInfo, SnapshotOptions,
 };
 use sandhold_envd::{ControlPlane, EnvdHandle};
 use tokio::sync::OnceCell;
@@ -23,7 +23,7 @@ use crate::record::{Origin, Record, Upper};
 use crate::registration::{self, Registration, TEMPLATE};
 use crate::state_dir::{Beginning, ChangeLock, StateDir};
 use crate::store::{Pin, Store};
-use crate::{link, requirement, state_dir};
+use crate::{journal, link, requirement, state_dir};
 
 /// The name of this provider.
 pub(crate) const NAME: &str = "local";
@@ -272,6 +272,7 @@ impl Inner {
         let directory = self.directory(&id).map_err(unmade)?;
         let (inner, new_id, new_directory) = (Arc::clone(self), id.clone(), directory.clone());
         let mut new = registration.clone();
+        let template = registration.spec.template.clone();
         let made = blocking(move || {
             let lock = inner.home.make(&new_id, beginning, |ids| {
                 // In this creator's turn: times tell the order in which sandboxes can be seen.
@@ -281,6 +282,7 @@ impl Inner {
             })?;
             // The sandbox starts while the disk takes its record, and is not told of before both are done.
             Ok(lock.map(|lock| {
+                journal::note(&new_directory, "info", &format!("created from {template}"));
                 let begun = inner.helper.begin(&new_directory);
                 let kept = inner.home.keep(&new_directory);
                 (lock, begun, kept, inner.home.sweep())
@@ -372,6 +374,7 @@ impl Inner {
                 }
                 Look::Running(live) if live.state == State::Paused => {
                     link::thaw(handle.client(), lease).await?;
+                    self.note(id, "resumed with its processes");
                     return Ok(Some(Memory::Kept));
                 }
                 Look::Running(_) => return Ok(None),
@@ -425,6 +428,7 @@ impl Inner {
                 // Asked also when it says that it is paused: it may be in the middle of it, and answers at the end.
                 Look::Running(_) => {
                     break if link::freeze(&client).await? {
+                        self.note(id, "paused with its processes");
                         PauseOutcome::Paused
                     } else {
                         PauseOutcome::AlreadyPaused
@@ -450,7 +454,15 @@ impl Inner {
         let there = directory.clone();
         blocking(move || registration::note_pause(&there)).await?;
         self.helper.stop(&directory, REMOVE_TIMEOUT).await?;
+        self.note(id, "paused on its files");
         blocking(move || state_dir::sync_files(&directory)).await
+    }
+
+    /// Adds a line to the log of a sandbox: one small write, which is not waited for elsewhere either.
+    pub(crate) fn note(&self, id: &SandboxId, message: &str) {
+        if let Some(directory) = self.home.directory(id) {
+            journal::note(&directory, "info", message);
+        }
     }
 
     async fn destroy(&self, id: &SandboxId) -> Result<DestroyOutcome> {
@@ -611,6 +623,8 @@ impl SandboxProvider for LocalProvider {
         capabilities.lease = true;
         capabilities.snapshot = true;
         capabilities.fork = true;
+        capabilities.logs = true;
+        capabilities.metrics = true;
         capabilities.dial = true;
         capabilities.retained_output = true;
         capabilities.signal_tree = true;
@@ -666,6 +680,15 @@ impl SandboxProvider for LocalProvider {
     async fn fork(&self, id: &SandboxId, options: ForkOptions) -> Result<Arc<dyn SandboxHandle>> {
         let handle = self.0.fork(id, options).await.map_err(|error| error.at(NAME, "fork"))?;
         Ok(Arc::new(handle))
+    }
+
+    async fn logs(&self, id: &SandboxId, options: LogOptions) -> Result<ResultStream<LogLine>> {
+        let lines = self.0.logs(id, options).await.map_err(|error| error.at(NAME, "logs"))?;
+        Ok(ResultStream::from_items(lines))
+    }
+
+    async fn metrics(&self, id: &SandboxId) -> Result<Metrics> {
+        self.0.metrics(id).await.map_err(|error| error.at(NAME, "metrics"))
     }
 
     async fn set_lease(&self, id: &SandboxId, lease: Duration) -> Result<()> {

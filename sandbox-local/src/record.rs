@@ -99,6 +99,9 @@ pub struct Limits {
     pub pids: Option<u64>,
 }
 
+/// Most directories of one sandbox that are shared with others.
+pub(crate) const MOST_SHARED: usize = 16;
+
 /// A directory of the host that is shown inside.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -109,6 +112,9 @@ pub struct Bind {
     pub target: PathBuf,
     /// Whether it can be written to inside.
     pub writable: bool,
+    /// Whether its files belong to the ids that sandboxes see, the same for all of them; default the host's ids.
+    #[serde(default)]
+    pub shared: bool,
 }
 
 /// The ordinary user of a sandbox, next to `root`.
@@ -178,6 +184,10 @@ pub struct Spec {
     /// default its home.
     #[serde(default)]
     pub workspace: Option<PathBuf>,
+    /// A directory where commands run that name no directory, and which is whoever's it is; made for the ordinary user
+    /// where it is missing. Default none.
+    #[serde(default)]
+    pub workdir: Option<PathBuf>,
     /// What it may reach; default its own loopback interface.
     #[serde(default)]
     pub network: Network,
@@ -223,6 +233,7 @@ impl Spec {
             user: User::default(),
             default_user: None,
             workspace: None,
+            workdir: None,
             network: Network::default(),
             upper: Upper::default(),
             limits: Limits::default(),
@@ -282,6 +293,14 @@ impl Spec {
         if let Some(bind) = self.binds.iter().find(|bind| is_kernel_place(&bind.target)) {
             return bad(format!("path {}: belongs to the kernel; use another", bind.target.display()));
         }
+        if let Some(path) =
+            self.workdir.as_ref().filter(|path| *path != Path::new("/") && !plain_absolute(path))
+        {
+            return bad(format!(
+                "path {}: must be absolute, without `.` or `..`, and plain text",
+                path.display()
+            ));
+        }
         for path in inside.into_iter().flatten().chain(self.binds.iter().map(|bind| &bind.target)) {
             if !plain_absolute(path) {
                 return bad(format!(
@@ -297,6 +316,9 @@ impl Spec {
             if value.contains('\0') {
                 return bad(format!("the value of variable {name:?} holds a NUL byte"));
             }
+        }
+        if self.binds.iter().filter(|bind| bind.shared).count() > MOST_SHARED {
+            return bad(format!("more than {MOST_SHARED} shared directories: use fewer"));
         }
         if let Some(bind) = self.binds.iter().find(|bind| !bind.source.is_absolute()) {
             return bad(format!("host directory {}: must be absolute", bind.source.display()));

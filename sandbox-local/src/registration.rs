@@ -84,11 +84,20 @@ impl Registration {
         spec.origin = origin;
         spec.template.clone_from(&wanted.template);
         spec.user.home = wanted.home.clone().into();
+        let standard = wanted.template == TEMPLATE;
         match wanted.user.as_str() {
             "root" => spec.default_user = Some("root".to_owned()),
+            // A template has users of its own, beside the ordinary one.
+            name if !standard && name != spec.user.name => spec.default_user = Some(name.to_owned()),
             name => spec.user.name = name.to_owned(),
         }
-        spec.workspace = wanted.workdir.clone().map(Into::into);
+        let workdir = wanted.workdir.clone().map(Into::into);
+        // What a template has belongs to whom it says.
+        if standard {
+            spec.workspace = workdir
+        } else {
+            spec.workdir = workdir
+        }
         spec.envs = wanted.env.clone();
         spec.network = match wanted.network {
             Network::None => record::Network::None,
@@ -127,6 +136,16 @@ impl Registration {
                         source: path.clone(),
                         target: mount.path.clone().into(),
                         writable: *writable,
+                        shared: false,
+                    });
+                }
+                MountSource::SharedDir { path } => {
+                    check_source(path)?;
+                    spec.binds.push(Bind {
+                        source: path.clone(),
+                        target: mount.path.clone().into(),
+                        writable: true,
+                        shared: true,
                     });
                 }
                 _ => return unsupported("the local provider mounts host directories only"),

@@ -122,17 +122,20 @@ pub(crate) struct Trees {
     pub(crate) base: OwnedFd,
     /// The same of the layer, where there is one.
     pub(crate) layer: Option<OwnedFd>,
+    /// The same of directories that all sandboxes see with their own ids, in the order of the binds.
+    pub(crate) shared: Vec<OwnedFd>,
     /// The same of `/usr`, where it is shown and its file system allows it.
     pub(crate) usr: Option<OwnedFd>,
 }
 
 impl Trees {
     /// Puts together what was sent one by one; `None` if nothing was.
-    pub(crate) fn from_fds(fds: Vec<OwnedFd>, view: &View) -> Option<Self> {
+    pub(crate) fn from_fds(fds: Vec<OwnedFd>, spec: &Spec, view: &View) -> Option<Self> {
         let mut fds = fds.into_iter();
         let (program, base) = (fds.next()?, fds.next()?);
         let layer = view.layer.as_ref().and_then(|_| fds.next());
-        Some(Self { program, base, layer, usr: fds.next() })
+        let shared = spec.binds.iter().filter(|bind| bind.shared).map_while(|_| fds.next()).collect();
+        Some(Self { program, base, layer, shared, usr: fds.next() })
     }
 }
 
@@ -168,8 +171,10 @@ pub(crate) fn enter(spec: &Spec, view: &View, trees: Option<Trees>) -> Result<En
         }
     };
     // By short names without special characters: they become part of mount options.
+    let mut shared = Vec::new().into_iter();
     let (program, usr) = match trees {
         Some(trees) => {
+            shared = trees.shared.into_iter();
             attach(&trees.base, "base").doing("show the base tree")?;
             if let Some(layer) = trees.layer {
                 attach(&layer, "layer").doing("show the layer below")?;
@@ -217,7 +222,8 @@ pub(crate) fn enter(spec: &Spec, view: &View, trees: Option<Trees>) -> Result<En
         })
         .doing("give the sandbox a boot id")?;
     for bind in &spec.binds {
-        show(bind)?;
+        let tree = if bind.shared { shared.next() } else { None };
+        show(bind, tree)?;
     }
     let resolv = match spec.network {
         Network::Host if view.whole => fs::read("/etc/resolv.conf").unwrap_or_default(),
@@ -227,8 +233,10 @@ pub(crate) fn enter(spec: &Spec, view: &View, trees: Option<Trees>) -> Result<En
     rustix::process::pivot_root(".", ".").doing("change the root")?;
     unmount(".", UnmountFlags::DETACH).doing("leave the host's file systems")?;
     rustix::process::chdir("/").doing("enter the root view")?;
-    if view.whole || view.layer.is_some() {
+    if view.whole {
         furnish::complete(spec, &resolv)?;
+    } else if view.layer.is_some() {
+        furnish::add_user(spec)?;
     }
     own_places(spec)?;
     Ok(Entered { usr, memory })
@@ -378,12 +386,16 @@ fn uuid(mut bytes: [u8; 16]) -> String {
 }
 
 /// Shows a directory of the host.
-fn show(bind: &Bind) -> Result<(), Failure> {
+fn show(bind: &Bind, tree: Option<OwnedFd>) -> Result<(), Failure> {
     let doing = || format!("show {} at {}", bind.source.display(), bind.target.display());
     let inside = Path::new("root").join(bind.target.strip_prefix("/").unwrap_or(&bind.target));
     // The target is made in a view that earlier runs of the sandbox wrote to: a link in it may lead anywhere.
     let resolved = make_inside(&inside).doing(doing())?;
-    mount_bind_recursive(&bind.source, resolved.as_path()).doing(doing())?;
+    match tree {
+        Some(tree) => attach(&tree, &resolved.to_string_lossy()).doing(doing())?,
+        // Where ids are the caller's own, they are the same in all its sandboxes.
+        None => mount_bind_recursive(&bind.source, resolved.as_path()).doing(doing())?,
+    }
     if !bind.writable {
         let path = CString::new(resolved.as_os_str().as_encoded_bytes()).unwrap_or_default();
         sys::set_mount_flags(&path, sys::MOUNT_ATTR_RDONLY).doing(doing())?;

@@ -53,7 +53,9 @@ impl Inner {
             ids: stored(&source.record.spec.ids),
         };
         let directory = self.directory(id)?;
-        self.stored(stored, async |layer| self.helper.snapshot(&directory, layer).await).await
+        let taken = self.stored(stored, async |layer| self.helper.snapshot(&directory, layer).await).await?;
+        self.note(id, &format!("snapshot {} taken", taken.id));
+        Ok(taken)
     }
 
     pub(crate) async fn import(self: &Arc<Self>, from: &Path, names: Vec<String>) -> Result<SnapshotInfo> {

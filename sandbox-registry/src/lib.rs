@@ -18,9 +18,13 @@ mod json;
 mod migration;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 mod pages;
+#[cfg(feature = "postgres")]
+mod postgres;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 
 pub use file::FileRegistry;
+#[cfg(feature = "postgres")]
+pub use postgres::{PostgresConfig, PostgresRegistry};
 #[cfg(feature = "sqlite")]
 pub use sqlite::SqliteRegistry;

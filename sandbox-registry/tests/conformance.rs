@@ -72,3 +72,37 @@ mod sqlite {
 
     sandhold_core::registry_conformance!(fixture);
 }
+
+#[cfg(feature = "postgres")]
+mod support;
+
+#[cfg(feature = "postgres")]
+mod postgres {
+    use super::support::Schema;
+    use super::*;
+    use sandhold_registry::PostgresRegistry;
+
+    struct Postgres {
+        schema: Schema,
+        registry: PostgresRegistry,
+    }
+
+    #[async_trait]
+    impl RegistryFixture for Postgres {
+        fn registry(&self) -> Arc<dyn Registry> {
+            Arc::new(self.registry.clone())
+        }
+
+        async fn reopened(&self) -> Arc<dyn Registry> {
+            Arc::new(self.schema.open().await)
+        }
+    }
+
+    async fn fixture() -> Result<Postgres, String> {
+        let schema = Schema::new().await?;
+        let registry = schema.open().await;
+        Ok(Postgres { schema, registry })
+    }
+
+    sandhold_core::registry_conformance!(fixture);
+}

@@ -8,6 +8,9 @@ use sandhold_core::testing::registry::{Move, play};
 use sandhold_core::{MemoryRegistry, Registry};
 use sandhold_registry::FileRegistry;
 
+#[cfg(feature = "postgres")]
+mod support;
+
 fn moves() -> impl Strategy<Value = Vec<Move>> {
     prop::collection::vec(any::<u32>().prop_map(Move::from_number), 1..60)
 }
@@ -43,6 +46,19 @@ proptest! {
                 registries.push(Arc::new(sandhold_registry::SqliteRegistry::open(path).await.unwrap()));
             }
             play(&registries, true, &moves).await;
+        });
+    }
+
+    #[cfg(feature = "postgres")]
+    #[test]
+    fn in_postgres(moves in moves()) {
+        run(async {
+            let schema = match support::Schema::new().await {
+                Ok(schema) => schema,
+                Err(lacks) => return println!("skipped: needs {lacks}"),
+            };
+            let (first, second) = (schema.open().await, schema.open().await);
+            play(&[Arc::new(first), Arc::new(second)], true, &moves).await;
         });
     }
 }

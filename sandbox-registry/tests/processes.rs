@@ -14,6 +14,8 @@ use sandhold_registry::{FileRegistry, SqliteRegistry};
 
 /// Far beyond what any test lasts: a lease that falls free did not do so by its end.
 const LONG: Duration = Duration::from_secs(3600);
+/// Where the death of a holder is not seen, the end of its lease is waited for.
+const SHORT: Duration = Duration::from_secs(2);
 const KEYS: usize = 3;
 const ROUNDS: usize = 12;
 /// Says to this program that it plays a contender: what it does, which registry, and where.
@@ -23,8 +25,18 @@ async fn open(kind: &str, directory: &Path) -> Arc<dyn Registry> {
     match kind {
         "sqlite" => Arc::new(SqliteRegistry::open(directory.join("registry.sqlite")).await.unwrap()),
         "file" => Arc::new(FileRegistry::new(directory)),
+        // The directory is the one of the socket.
+        #[cfg(feature = "postgres")]
+        "postgres" => {
+            let config = sandhold_registry::PostgresConfig::new(&support::url(directory)).unwrap();
+            Arc::new(sandhold_registry::PostgresRegistry::open(config).await.unwrap())
+        }
         other => panic!("no registry {other}"),
     }
+}
+
+fn ttl(kind: &str) -> Duration {
+    if kind == "postgres" { SHORT } else { LONG }
 }
 
 fn start(part: &str, kind: &str, directory: &Path) -> Child {
@@ -47,12 +59,12 @@ async fn contender() {
     match does {
         "count" => {
             for round in 0..ROUNDS {
-                count(&*registry, round % KEYS).await;
+                count(&*registry, round % KEYS, ttl(kind)).await;
             }
         }
         "count-for-ever" => {
             for round in 0.. {
-                println!("acknowledged {}", count(&*registry, round % KEYS).await);
+                println!("acknowledged {}", count(&*registry, round % KEYS, ttl(kind)).await);
             }
         }
         "hold" => {
@@ -65,9 +77,9 @@ async fn contender() {
 }
 
 /// Adds one to the counter of a key, under its lease and by compare-and-swap; returns what was stored.
-async fn count(registry: &dyn Registry, key: usize) -> String {
+async fn count(registry: &dyn Registry, key: usize, ttl: Duration) -> String {
     let blank = record("o", &format!("k{key}"));
-    let held = lease(registry, &blank, LONG).await;
+    let held = lease(registry, &blank, ttl).await;
     let found = registry.load(&blank.owner, &blank.key).await.unwrap();
     let mut next = found.unwrap_or(blank);
     next.enter(Phase::Ready);
@@ -81,21 +93,19 @@ async fn counters(registry: &dyn Registry) -> Vec<(u64, u64)> {
     records.iter().map(|record| (record.setup_done.unwrap(), record.version)).collect()
 }
 
-async fn races(kind: &str) {
-    let directory = tempfile::tempdir().unwrap();
-    let contenders: Vec<_> = (0..6).map(|_| start("count", kind, directory.path())).collect();
+async fn races(kind: &str, directory: &Path) {
+    let contenders: Vec<_> = (0..6).map(|_| start("count", kind, directory)).collect();
     for mut contender in contenders {
         assert!(contender.wait().unwrap().success());
     }
     let expected = u64::try_from(6 * ROUNDS / KEYS).unwrap();
-    let registry = open(kind, directory.path()).await;
+    let registry = open(kind, directory).await;
     assert_eq!(counters(&*registry).await, vec![(expected, expected); KEYS]);
 }
 
-async fn kills(kind: &str) {
-    let directory = tempfile::tempdir().unwrap();
-    let registry = open(kind, directory.path()).await;
-    let mut contenders: Vec<_> = (0..4).map(|_| start("count-for-ever", kind, directory.path())).collect();
+async fn kills(kind: &str, directory: &Path) {
+    let registry = open(kind, directory).await;
+    let mut contenders: Vec<_> = (0..4).map(|_| start("count-for-ever", kind, directory)).collect();
     let mut acknowledged = [0; KEYS];
     let mut seen = |line: &str| {
         if let Some((key, value)) = line.strip_prefix("acknowledged ").and_then(|rest| rest.split_once(' ')) {
@@ -123,7 +133,7 @@ async fn kills(kind: &str) {
         let whole = rest.rsplit_once('\n').map_or("", |(whole, _)| whole);
         whole.lines().for_each(&mut seen);
     }
-    // All holders are dead: every key is free at once, and nothing that was acknowledged is lost.
+    // All holders are dead: every key falls free, and nothing that was acknowledged is lost.
     for (key, acknowledged) in acknowledged.into_iter().enumerate() {
         let blank = record("o", &format!("k{key}"));
         drop(lease(&*registry, &blank, LONG).await);
@@ -157,12 +167,14 @@ macro_rules! over {
         mod $kind {
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn processes_that_race_lose_no_update() {
-                super::races(stringify!($kind)).await;
+                let directory = tempfile::tempdir().unwrap();
+                super::races(stringify!($kind), directory.path()).await;
             }
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn killed_processes_lose_nothing_that_was_acknowledged() {
-                super::kills(stringify!($kind)).await;
+                let directory = tempfile::tempdir().unwrap();
+                super::kills(stringify!($kind), directory.path()).await;
             }
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -174,6 +186,30 @@ macro_rules! over {
 }
 
 over!(sqlite, file);
+
+#[cfg(feature = "postgres")]
+mod support;
+
+#[cfg(feature = "postgres")]
+mod postgres {
+    use super::support::Cluster;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn processes_that_race_lose_no_update() {
+        match Cluster::start().await {
+            Ok(cluster) => super::races("postgres", cluster.socket()).await,
+            Err(lacks) => println!("skipped: needs {lacks}"),
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn killed_processes_lose_nothing_that_was_acknowledged() {
+        match Cluster::start().await {
+            Ok(cluster) => super::kills("postgres", cluster.socket()).await,
+            Err(lacks) => println!("skipped: needs {lacks}"),
+        }
+    }
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_dead_holders_left_beside_the_file_is_swept() {

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use sandhold_local::{LocalConfig, LocalProvider};
-use sandhold_server::Server;
+use sandhold_server::{RootImporter, Server};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
@@ -50,9 +50,9 @@ async fn serve(args: Args) -> Result<(), String> {
     let home = provider.home().join("server");
     let wait = |kind| signal(kind).map_err(|error| format!("cannot wait for signals: {error}"));
     let (mut terminate, mut interrupt) = (wait(SignalKind::terminate())?, wait(SignalKind::interrupt())?);
-    let server = Server::start(Arc::new(provider), args.server.with_home(home))
-        .await
-        .map_err(|error| error.to_string())?;
+    let provider = Arc::new(provider);
+    let config = args.server.with_home(home).with_importer(Arc::clone(&provider) as Arc<dyn RootImporter>);
+    let server = Server::start(provider, config).await.map_err(|error| error.to_string())?;
     // The promise of the first line: whoever reads it may connect.
     say(&mut std::io::stdout(), &format!("listening on http://{}", server.local_addr()), ExitCode::SUCCESS);
     server

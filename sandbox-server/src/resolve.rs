@@ -61,7 +61,7 @@ pub(crate) async fn volumes(app: &App, mounts: &[VolumeMount]) -> ApiResult<Vec<
         let directory = app.volumes.directory(&mount.name).await;
         let directory =
             directory.ok_or_else(|| ApiError::bad_request(format!("volume '{}' not found", mount.name)))?;
-        found.push(Mount::host_dir_writable(&mount.path, directory));
+        found.push(Mount::shared_dir(&mount.path, directory));
     }
     Ok(found)
 }

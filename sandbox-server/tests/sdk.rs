@@ -84,6 +84,7 @@ python! {
     server the_python_sdk_uses_tokens_and_signatures "test_secure.py";
     server the_python_sdk_uses_git "test_git.py";
     server the_python_interpreter_finds_a_sandbox "test_interpreter.py";
+    server the_python_sdk_builds_templates "test_templates.py";
     daemon the_python_sdk_runs_commands_behind_the_server "test_commands.py";
     daemon the_python_sdk_reads_and_writes_behind_the_server "test_files.py";
     daemon the_python_sdk_has_terminals_behind_the_server "test_pty.py";

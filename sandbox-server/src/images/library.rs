@@ -38,6 +38,8 @@ pub(crate) enum Found {
     Base,
     /// An image.
     Image(Box<Image>),
+    /// A directory that holds a whole root.
+    Directory(PathBuf),
 }
 
 impl ImageLibrary {
@@ -59,17 +61,16 @@ impl ImageLibrary {
         let asked = Reference::parse(name)
             .ok_or_else(|| ImageError::invalid(format!("{name:?} is no name of an image")))?;
         let mut unread = Vec::new();
-        if let Some(image) = self.in_directory(&asked, &mut unread)? {
-            return Ok(Found::Image(Box::new(image)));
+        if let Some(found) = self.in_directory(&asked, &mut unread)? {
+            return Ok(found);
         }
         match self.aliases.iter().rev().find(|(pattern, _)| pattern.matches(&asked)) {
             Some((_, Alias::Base)) => return Ok(Found::Base),
             Some((_, Alias::Image(other))) => {
                 let other_name = Reference::parse(other);
-                if let Some(image) =
-                    other_name.map(|other| self.in_directory(&other, &mut unread)).transpose()?.flatten()
-                {
-                    return Ok(Found::Image(Box::new(image)));
+                let found = other_name.map(|other| self.in_directory(&other, &mut unread));
+                if let Some(found) = found.transpose()?.flatten() {
+                    return Ok(found);
                 }
                 return Err(self.missing(&format!("{asked} (by its alias {other})"), other, &unread));
             }
@@ -98,7 +99,7 @@ impl ImageLibrary {
         ))
     }
 
-    fn in_directory(&self, asked: &Reference, unread: &mut Vec<String>) -> Result<Option<Image>, ImageError> {
+    fn in_directory(&self, asked: &Reference, unread: &mut Vec<String>) -> Result<Option<Found>, ImageError> {
         let Some(directory) = &self.directory else { return Ok(None) };
         let mut paths = Vec::new();
         for entry in std::fs::read_dir(directory)? {
@@ -119,10 +120,15 @@ impl ImageLibrary {
                 Ok(Some(mut archive)) => {
                     archive.call(name.strip_suffix(".tar").unwrap_or(&name));
                     if let Some(position) = archive.position(asked) {
-                        return archive.image(position).map(Some);
+                        return Ok(Some(Found::Image(Box::new(archive.image(position)?))));
                     }
                 }
-                Ok(None) => {}
+                Ok(None) => {
+                    let is_root = path.join("etc").is_dir() || path.join("usr").is_dir();
+                    if is_root && Reference::parse(&name).is_some_and(|name| name.names(asked)) {
+                        return Ok(Some(Found::Directory(path)));
+                    }
+                }
                 Err(error) => unread.push(format!("{name}: {error}")),
             }
         }

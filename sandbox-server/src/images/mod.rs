@@ -5,6 +5,8 @@ mod layer;
 mod library;
 mod provision;
 mod reference;
+#[cfg(test)]
+mod tests;
 
 use std::io;
 use std::path::Path;

@@ -92,9 +92,14 @@ impl Sandbox {
             if running { info.expires_at.or(noted).unwrap_or(asked) } else { noted.unwrap_or(asked) };
         let end_at = microseconds(end_at);
         let phase = if running { Phase::Running } else { Phase::Paused };
-        let lost = info.state == SandboxState::Stopped || (made.auto_pause && !made.auto_pause_memory);
-        let pause_mode =
-            notes.pause_mode.unwrap_or(if lost { PauseMode::Filesystem } else { PauseMode::Full });
+        let files_only = made.auto_pause && !made.auto_pause_memory;
+        let pause_mode = match notes.pause_mode {
+            // Whatever was kept, it is lost since.
+            _ if info.state == SandboxState::Stopped => PauseMode::Filesystem,
+            Some(noted) => noted,
+            None if files_only => PauseMode::Filesystem,
+            None => PauseMode::Full,
+        };
         let run =
             Run { phase, started_at, end_at, deadline: instant(end_at), pause_mode, network: notes.network };
         let lines = Arc::new(Lines::default());

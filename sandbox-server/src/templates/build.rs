@@ -1,6 +1,6 @@
 //! One build: its base, its steps, and the try of its start command.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -146,6 +146,13 @@ impl Templates {
                         log.say(LogLevel::Warn, "base", note);
                         Ok((Layer::default(), None, Chain::new("base")))
                     }
+                    Found::Directory(path) => {
+                        let chain = Chain::new(&format!("root {}", path.display()));
+                        let layer =
+                            self.import(&path, Context::default()).await.map_err(|why| fault("base", why))?;
+                        // What is in a directory may have changed since: nothing that stands on it is taken from before.
+                        Ok((layer.clone(), None, chain.on(layer.snapshot.as_deref().unwrap_or_default())))
+                    }
                     Found::Image(image) => {
                         let chain = Chain::new(&format!("image {IMAGE_LAYOUT} {}", image.digest));
                         let layer = self.image(image, &chain, force, session, log).await?;
@@ -166,12 +173,6 @@ impl Templates {
         log: &BuildLog,
     ) -> Result<Layer, Reason> {
         let base = |why: String| fault("base", why);
-        let importer = self.importer.as_ref().ok_or_else(|| {
-            base(
-                "this server's provider makes no templates from images; start from a template instead"
-                    .to_owned(),
-            )
-        })?;
         // Two builds from one image do not lay it down twice.
         let _alone = self.importing.lock().await;
         if !force && let Some(known) = self.known(chain, "base").await? {
@@ -185,13 +186,8 @@ impl Templates {
             let note = format!("[base] {} device nodes were left out", unpacked.skipped_devices);
             log.say(LogLevel::Warn, "base", note);
         }
-        let name = ids::template().map_err(|error| base(error.message().to_owned()))?;
-        let name = format!("{SNAPSHOT_PREFIX}{name}");
-        let imported = importer.import_root(&directory.0, &name).await;
-        let imported = imported
-            .map_err(|error| base(format!("the image could not be taken in: {}", error.message())))?;
         let context = Context { env, ..Context::default() };
-        let mut layer = Layer { snapshot: Some(imported.id.as_str().to_owned()), context };
+        let mut layer = self.import(&directory.0, context).await.map_err(base)?;
         if !unpacked.owners.is_empty()
             && self.give_away(&unpacked, &layer, session, log).await.map_err(base)?
         {
@@ -201,6 +197,19 @@ impl Templates {
         }
         self.remember(chain, &layer, "base").await?;
         Ok(layer)
+    }
+
+    /// Has the provider take in a root directory.
+    async fn import(&self, directory: &Path, context: Context) -> Result<Layer, String> {
+        let importer = self
+            .importer
+            .as_ref()
+            .ok_or("this server's provider makes no templates from images; start from a template instead")?;
+        let name = ids::template().map_err(|error| error.message().to_owned())?;
+        let imported = importer.import_root(directory, &format!("{SNAPSHOT_PREFIX}{name}")).await;
+        let imported =
+            imported.map_err(|error| format!("the image could not be taken in: {}", error.message()))?;
+        Ok(Layer { snapshot: Some(imported.id.as_str().to_owned()), context })
     }
 
     async fn unpack(&self, image: Box<Image>) -> Result<(Unpacked, Scratch), ImageError> {

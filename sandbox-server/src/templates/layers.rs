@@ -35,6 +35,11 @@ impl Chain {
         Self(digest([base].into_iter()))
     }
 
+    /// The chain on what only exists once.
+    pub(crate) fn on(&self, what: &str) -> Self {
+        Self(digest([self.0.as_str(), what].into_iter()))
+    }
+
     /// The chain after one more step.
     pub(crate) fn then(&self, step: &Step) -> Self {
         let kind = format!("{:?}", step.kind);

@@ -3,6 +3,7 @@
 mod build;
 mod catalog;
 mod ids;
+mod importer;
 mod layers;
 mod log;
 mod names;
@@ -15,14 +16,13 @@ mod steps;
 mod uploads;
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use sandhold_core::{
     Error, ListFilter, Network, Owner, Result, SandboxProvider, SandboxProviderExt, SnapshotFilter,
-    SnapshotId, SnapshotInfo,
+    SnapshotId,
 };
 use sandhold_e2b::wire::{Build, LogEntry, LogLevel};
 use tokio::sync::{RwLock, Semaphore, watch};
@@ -42,24 +42,15 @@ use session::{OWNER, Session};
 use uploads::Uploads;
 
 pub(crate) use catalog::{BASE, not_found};
+pub use importer::RootImporter;
+
 pub(crate) use ids::{build as uuid, template as short_id};
 pub(crate) use names::{DEFAULT_TAG, NAMESPACE, TemplateName};
 pub(crate) use record::{Context, StartCommands};
-pub(crate) use session::SNAPSHOT_PREFIX;
+pub(crate) use session::{OWNER as BUILDERS, SNAPSHOT_PREFIX};
 
 /// So many builds run at once; more wait.
 const MAX_BUILDS: usize = 4;
-
-/// Makes templates from root directories: what images need of a provider.
-#[async_trait]
-pub trait RootImporter: std::fmt::Debug + Send + Sync {
-    /// Makes a template of this name from a directory, which is left to the caller. As root, files belong to the ids that they have
-    /// inside; as another user, everything belongs to the caller, who is root inside.
-    ///
-    /// # Errors
-    /// As [`SandboxProvider::snapshot`].
-    async fn import_root(&self, directory: &Path, name: &str) -> Result<SnapshotInfo>;
-}
 
 /// The templates of a server, and the builds that run.
 #[derive(Debug)]

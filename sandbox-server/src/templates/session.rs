@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sandhold_core::{
-    Attempt, CreateOptions, ExecOptions, ExecOutput, Generation, Key, Memory, Network, OnExpiry,
-    OutputStream, Owner, ProcessSpec, Resources, Result, SandboxHandle, SandboxHandleExt, SandboxProvider,
-    SandboxSpec, SnapshotOptions, Tags,
+    Attempt, CreateOptions, Error, ErrorKind, ExecOptions, ExecOutput, Generation, Key, Memory, Network,
+    OnExpiry, OutputStream, Owner, ProcessSpec, Resources, Result, SandboxHandle, SandboxHandleExt,
+    SandboxProvider, SandboxSpec, SnapshotOptions, Tags,
 };
 use sandhold_e2b::wire::LogLevel;
 use tokio::sync::Mutex;
+use tokio::task::{JoinError, JoinHandle};
 
 use super::catalog::BASE;
 use super::ids;
@@ -33,6 +34,8 @@ pub(crate) struct Session {
     network: Network,
     lease: Duration,
     handle: Mutex<Option<Arc<dyn SandboxHandle>>>,
+    /// The create that is under way: it goes on when the build is cancelled, and what it made is ended then.
+    creating: Mutex<Option<JoinHandle<Result<Arc<dyn SandboxHandle>>>>>,
 }
 
 /// Where lines of output go.
@@ -65,7 +68,14 @@ impl Session {
         network: Network,
         lease: Duration,
     ) -> Self {
-        Self { provider, build: build.to_owned(), network, lease, handle: Mutex::new(None) }
+        Self {
+            provider,
+            build: build.to_owned(),
+            network,
+            lease,
+            handle: Mutex::new(None),
+            creating: Mutex::new(None),
+        }
     }
 
     /// Returns the sandbox, made from a layer if there is none yet.
@@ -86,7 +96,12 @@ impl Session {
             generation: Generation::random()?,
             attempt: Attempt::random()?,
         };
-        let handle = self.provider.create_opts(CreateOptions::new(spec, tags)).await?;
+        let provider = Arc::clone(&self.provider);
+        let create = async move { provider.create_opts(CreateOptions::new(spec, tags)).await };
+        let mut creating = self.creating.lock().await;
+        let handle = joined(creating.insert(tokio::spawn(create)).await);
+        *creating = None;
+        let handle = handle?;
         *present = Some(Arc::clone(&handle));
         Ok(handle)
     }
@@ -103,11 +118,19 @@ impl Session {
 
     /// Ends the sandbox; the next [`handle`](Self::handle) makes another.
     pub(crate) async fn close(&self) {
-        let Some(handle) = self.handle.lock().await.take() else { return };
+        let created = match self.creating.lock().await.take() {
+            Some(creating) => joined(creating.await).ok(),
+            None => None,
+        };
+        let Some(handle) = self.handle.lock().await.take().or(created) else { return };
         if let Err(error) = self.provider.destroy(handle.id()).await {
             tracing::warn!(%error, sandbox = handle.id().as_str(), "the sandbox of a build is left to its lease");
         }
     }
+}
+
+fn joined<T>(outcome: std::result::Result<Result<T>, JoinError>) -> Result<T> {
+    outcome.map_err(|error| Error::new(ErrorKind::Unexpected, "the create broke off").with_source(error))?
 }
 
 /// A line of shell text, in a context.

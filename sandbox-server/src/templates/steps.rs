@@ -17,9 +17,19 @@ const ROOT: &str = "root";
 /// Longest part of what a command wrote that its failure quotes, in bytes.
 const MAX_QUOTE: usize = 512;
 
+/// What the scripts below begin with. `single`: whether there is one id for all, so that everything belongs to everybody
+/// already, and nothing can be given away.
+const BEGIN: &str = r#"
+set -euo pipefail
+single() {
+  local map
+  mapfile -t map </proc/self/uid_map
+  [[ ${#map[@]} = 1 && ${map[0]} =~ [[:space:]]1$ ]]
+}
+"#;
+
 /// Lays uploaded files down. Arguments: archive, source in it, target, owner, mode, working directory.
 const COPY: &str = r#"
-set -euo pipefail
 archive=$1 source=$2 target=$3 owner=$4 mode=$5
 stage=$(mktemp -d /tmp/.sandhold-copy.XXXXXX)
 trap 'chmod -R u+rwX "$stage" 2>/dev/null || true; rm -rf "$stage" "$archive"' EXIT
@@ -31,7 +41,7 @@ if [ ! -e "$entry" ] && [ ! -L "$entry" ]; then
   echo "source path does not exist: $source" >&2
   exit 1
 fi
-chown -hR "$owner" "$entry"
+single || chown -hR "$owner" "$entry"
 if [ -n "$mode" ] && [ ! -L "$entry" ]; then chmod -R "$mode" "$entry"; fi
 if [ -d "$entry" ] && [ ! -L "$entry" ]; then
   mkdir -p "$target"
@@ -49,24 +59,22 @@ fi
 
 /// Makes a directory; what had to be made belongs to the user. Arguments: directory, user.
 const MAKE_WORKDIR: &str = r#"
-set -eu
 made=
 at=$1
 while [ ! -d "$at" ]; do made=$at; at=$(dirname "$at"); done
 mkdir -p "$1"
-if [ -n "$made" ]; then chown -R "$2" "$made"; echo made; fi
+if [ -n "$made" ]; then single || chown -R "$2" "$made"; fi
 cd "$1"
 pwd
 "#;
 
 /// Makes a user where there is none, and says its name. Arguments: name or id, whether it may become root.
 const MAKE_USER: &str = r#"
-set -eu
 if ! id -u "$1" >/dev/null 2>&1; then
-  echo made
-  if command -v useradd >/dev/null; then useradd -m -s /bin/bash "$1"; else adduser -D -s /bin/bash "$1"; fi >&2
+  if single; then useradd -M -s /bin/bash "$1" >&2 && mkdir -p "/home/$1"
+  elif command -v useradd >/dev/null; then useradd -m -s /bin/bash "$1"; else adduser -D -s /bin/bash "$1"; fi >&2
 fi
-if [ "$2" = true ]; then echo made; usermod -aG sudo "$1" >&2; fi
+if [ "$2" = true ]; then usermod -aG sudo "$1" >&2; fi
 id -un "$1"
 "#;
 
@@ -181,7 +189,7 @@ impl Surroundings<'_> {
             succeeded(output, ROOT).map_err(|why| format!("failed to create workdir {absolute}: {why}"))?;
         let mut context = self.context().clone();
         context.workdir = Some(last_line(&output));
-        Ok(Done { context, changed: has_made(&output) })
+        Ok(Done { context, changed: true })
     }
 
     async fn user(&self, args: &[String]) -> Result<Done, String> {
@@ -200,7 +208,7 @@ impl Surroundings<'_> {
             succeeded(output, ROOT).map_err(|why| format!("failed to create user '{name}': {why}"))?;
         let mut context = self.context().clone();
         context.user = last_line(&output);
-        Ok(Done { context, changed: has_made(&output) })
+        Ok(Done { context, changed: true })
     }
 
     /// Runs a script of our own as root; what it is given are arguments and not text of the script.
@@ -210,7 +218,7 @@ impl Surroundings<'_> {
         script: &str,
         args: &[&str],
     ) -> sandhold_core::Result<ExecOutput> {
-        let mut argv = vec!["-c".to_owned(), script.to_owned(), "build".to_owned()];
+        let mut argv = vec!["-c".to_owned(), format!("{BEGIN}{script}"), "build".to_owned()];
         argv.extend(args.iter().map(|arg| (*arg).to_owned()));
         // Not in the working directory: it may have been removed.
         let spec = in_context(ProcessSpec::argv("/bin/bash", argv), self.context(), ROOT).with_cwd("/");
@@ -229,11 +237,6 @@ impl Surroundings<'_> {
         let output = succeeded(output, ROOT).map_err(|why| format!("failed to evaluate {text:?}: {why}"))?;
         Ok(output.stdout.text().into_owned())
     }
-}
-
-/// Says whether a script of ours changed files: then it says so before its answer.
-fn has_made(output: &ExecOutput) -> bool {
-    output.stdout.text().lines().count() > 1
 }
 
 /// Returns the answer of a script of ours.

@@ -16,13 +16,15 @@ use serde::Deserialize;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::entry::{Fault, Files, Wanted, parse};
-use super::token;
+use super::{closed, token};
 use crate::app::App;
 use crate::error::ApiError;
 use crate::extract::Query;
 use crate::templates::uuid;
 use crate::tokens::same_secret;
 
+/// The code of what this server may not do itself.
+const CLOSED: &str = "permission_denied";
 /// Bytes of one read of a file.
 const CHUNK: usize = 256 * 1024;
 
@@ -51,6 +53,7 @@ impl From<Fault> for Refusal {
                 Self(StatusCode::NOT_FOUND, "not_found", "there is nothing at this path".to_owned())
             }
             Fault::Invalid(why) => Self(StatusCode::BAD_REQUEST, "invalid_argument", why),
+            Fault::Closed(why) => Self(StatusCode::FORBIDDEN, CLOSED, why),
             Fault::Failed(error) if error.kind() == std::io::ErrorKind::StorageFull => {
                 Self(StatusCode::INSUFFICIENT_STORAGE, "storage_full", error.to_string())
             }
@@ -156,9 +159,16 @@ async fn change(target: Target, request: Request) -> Result<axum::Json<VolumeEnt
     Ok(axum::Json(with_files(directory, move |files| files.change(path.as_deref(), wanted)).await?))
 }
 
-async fn remove(target: Target) -> Result<StatusCode, Refusal> {
+async fn remove(State(app): State<Arc<App>>, target: Target) -> Result<StatusCode, Refusal> {
     let Target { directory, path, .. } = target;
-    with_files(directory, move |files| files.remove(path.as_deref())).await?;
+    let (volume, removed) = (directory.clone(), path.clone());
+    match with_files(directory, move |files| files.remove(path.as_deref())).await {
+        Err(Refusal(_, CLOSED, _)) => {
+            let path = removed.unwrap_or_default();
+            closed::remove(&app.provider, &volume, &path).await.map_err(ApiError::from)?;
+        }
+        removed => removed?,
+    }
     Ok(StatusCode::NO_CONTENT)
 }
 

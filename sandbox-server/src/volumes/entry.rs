@@ -23,6 +23,8 @@ pub(super) enum Fault {
     NotFound,
     /// It cannot be done with what is there, or with what was asked for.
     Invalid(String),
+    /// It belongs to somebody whom this server may not act for.
+    Closed(String),
     /// This machine could not do it.
     Failed(io::Error),
 }
@@ -34,8 +36,9 @@ impl From<io::Error> for Fault {
             io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput | io::ErrorKind::NotADirectory => {
                 Self::Invalid(error.to_string())
             }
-            // As root, the only ids that are not there are those that no sandbox has.
-            io::ErrorKind::PermissionDenied => Self::Invalid(format!("this server may not do that: {error}")),
+            io::ErrorKind::PermissionDenied => Self::Closed(format!(
+                "it belongs to a user inside, and this server does not run as root: {error}"
+            )),
             _ => Self::Failed(error),
         }
     }
@@ -62,7 +65,7 @@ pub(super) fn open_to_user(path: &Path) -> io::Result<()> {
     settle(&place, Wanted::default(), 0o755).map_err(|fault| match fault {
         Fault::Failed(error) => error,
         Fault::NotFound => io::ErrorKind::NotFound.into(),
-        Fault::Invalid(why) => io::Error::other(why),
+        Fault::Invalid(why) | Fault::Closed(why) => io::Error::other(why),
     })
 }
 

@@ -1,10 +1,11 @@
 //! Volumes: directories of this machine that several sandboxes can have, and that outlive them.
 
+mod closed;
 mod content;
 mod entry;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use axum::Router;
@@ -96,7 +97,7 @@ impl Volumes {
 }
 
 /// Removes the files of a volume that is gone.
-fn discard(path: &std::path::Path) {
+fn discard(path: &Path) {
     if let Err(error) = rooted::remove_tree(path) {
         // Of other users inside: this one may not remove them.
         tracing::warn!(%error, path = %path.display(), "files of a volume that is gone are left");
@@ -180,14 +181,26 @@ async fn remove(State(app): State<Arc<App>>, Segment(id): Segment) -> ApiResult<
     if app.sandboxes.all().iter().any(has) {
         return Err(ApiError::conflict(format!("volume '{}' is mounted in sandboxes", kept.name)));
     }
-    let (store, name, files) =
-        (Arc::clone(&app.volumes.store), format!("{VOLUMES}/{id}"), app.volumes.files.join(&id));
-    blocking(move || {
-        store.remove(&name)?;
-        discard(&files);
-        Ok(())
-    })
-    .await?;
+    let (store, name) = (Arc::clone(&app.volumes.store), format!("{VOLUMES}/{id}"));
+    blocking(move || store.remove(&name)).await?;
     all.remove(&id);
+    drop(all);
+    // It is gone for everybody. Nobody has to wait for its files.
+    tokio::spawn(async move { app.remove_files(&id).await });
     Ok(StatusCode::NO_CONTENT)
+}
+
+impl App {
+    /// Removes the files of a volume that is gone; without root some of them only from inside a sandbox.
+    async fn remove_files(&self, id: &str) {
+        let files = self.volumes.files.join(id);
+        let path = files.clone();
+        if blocking(move || Ok(rooted::remove_tree(&path).is_ok())).await.unwrap_or_default() {
+            return;
+        }
+        if let Err(error) = closed::remove(&self.provider, &files.join("data"), Path::new("")).await {
+            tracing::warn!(%error, id, "files of a volume that belong to users inside could not be removed");
+        }
+        let _ = blocking(move || Ok(discard(&files))).await;
+    }
 }

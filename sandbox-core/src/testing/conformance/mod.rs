@@ -89,6 +89,7 @@ macro_rules! provider_conformance {
             set_lease_of_an_unknown_id_is_gone,
             set_lease_without_the_capability_is_unsupported,
             metrics_match_the_capabilities,
+            logs_match_the_capabilities,
             creates_of_one_attempt_yield_one_sandbox,
             concurrent_creates_of_one_attempt_yield_one_sandbox,
             a_fresh_provider_value_sees_what_another_made,

@@ -6,9 +6,9 @@ use std::time::{Duration, SystemTime};
 use super::{Stage, eventually};
 use crate::{
     ConnectOptions, CreateOptions, DestroyOutcome, ErrorKind, FileOptions, FindQuery, Generation, Key, Kind,
-    ListFilter, Memory, Mount, OnExpiry, Outcome, Owner, PauseOutcome, ProcessSelector, ProcessSpec,
-    REASON_PAUSED, SandboxHandle, SandboxHandleExt, SandboxId, SandboxInfo, SandboxProviderExt, SandboxState,
-    WatchOptions,
+    ListFilter, LogOptions, Memory, Mount, OnExpiry, Outcome, Owner, PauseOutcome, ProcessSelector,
+    ProcessSpec, REASON_PAUSED, SandboxHandle, SandboxHandleExt, SandboxId, SandboxInfo, SandboxProviderExt,
+    SandboxState, WatchOptions,
 };
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -554,6 +554,30 @@ pub async fn metrics_match_the_capabilities(stage: &Stage) {
     } else {
         assert_eq!(metrics.unwrap_err().kind(), ErrorKind::Unsupported);
     }
+}
+
+/// The log tells what became of a sandbox, oldest first, or is said to be unsupported.
+pub async fn logs_match_the_capabilities(stage: &Stage) {
+    let handle = stage.create("one").await;
+    let read = async |options: LogOptions| stage.provider().logs(handle.id(), options).await?.collect().await;
+    if !stage.capabilities().logs {
+        assert_eq!(read(LogOptions::default()).await.unwrap_err().kind(), ErrorKind::Unsupported);
+        return;
+    }
+    let before = read(LogOptions::default()).await.unwrap();
+    if stage.capabilities().pause {
+        stage.provider().pause(handle.id()).await.unwrap();
+        let after = read(LogOptions::default()).await.unwrap();
+        assert!(after.len() > before.len(), "the pause is told: {after:?}");
+    }
+    let lines = read(LogOptions::default()).await.unwrap();
+    assert!(lines.is_sorted_by_key(|line| line.at), "{lines:?}");
+    assert!(lines.iter().all(|line| !line.message.is_empty() && !line.level.is_empty()), "{lines:?}");
+    assert_eq!(read(LogOptions::default().with_limit(1)).await.unwrap(), lines[..lines.len().min(1)]);
+    let later = SystemTime::now() + CLOCK_SLACK;
+    assert_eq!(read(LogOptions::default().with_since(later)).await.unwrap(), []);
+    let error = stage.provider().logs(&unknown_id(), LogOptions::default()).await.map(drop).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Gone, "{error}");
 }
 
 /// A create whose answer was lost can be sent again where the provider knows attempts.

@@ -41,6 +41,7 @@ impl Default for FakeOptions {
             pause_without_memory: true,
             snapshot: true,
             fork: true,
+            logs: true,
             lease: true,
             dial: true,
             retained_output: true,
@@ -310,7 +311,7 @@ impl Cloud {
         }
         if let Some(mount) = spec.mounts.first() {
             let what = match &mount.source {
-                MountSource::HostDir { .. } => "host directories",
+                MountSource::HostDir { .. } | MountSource::SharedDir { .. } => "host directories",
                 MountSource::Volume { .. } => "volumes",
             };
             return unsupported(format!("{what} to mount at {:?}", mount.path));
@@ -363,6 +364,7 @@ impl Cloud {
             lock(&machine.processes).kill_all();
         }
         if resumed.is_some() {
+            machine.note("resumed");
             self.count(|counts| counts.resumed += 1);
         }
         Ok(resumed)
@@ -386,6 +388,7 @@ impl Cloud {
             None => false,
         });
         if matches!(outcome, Ok(PauseOutcome::Paused)) {
+            machine.note("paused");
             self.count(|counts| counts.paused += 1);
             if memory == Memory::Lost {
                 lock(&machine.processes).kill_all();

@@ -9,7 +9,9 @@ use tokio::time::{Instant, sleep_until};
 
 use super::files::Tree;
 use super::processes::ProcessTable;
-use crate::{Error, ErrorKind, Memory, OnExpiry, SandboxId, SandboxInfo, SandboxSpec, SandboxState, Tags};
+use crate::{
+    Error, ErrorKind, LogLine, Memory, OnExpiry, SandboxId, SandboxInfo, SandboxSpec, SandboxState, Tags,
+};
 
 /// Locks, also after a panic elsewhere: a failing test must not make its neighbours fail in another way.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -61,6 +63,8 @@ pub(super) struct Machine {
     pub(super) life: watch::Sender<Life>,
     pub(super) files: Mutex<Tree>,
     pub(super) processes: Mutex<ProcessTable>,
+    /// What became of it.
+    pub(super) log: Mutex<Vec<LogLine>>,
     /// Ports on which something echoes.
     pub(super) ports: Mutex<BTreeSet<u16>>,
 }
@@ -95,8 +99,13 @@ impl Machine {
             life: watch::Sender::new(life),
             files: Mutex::new(files),
             processes: Mutex::new(ProcessTable::default()),
+            log: Mutex::new(vec![LogLine::new(clock.time(now), "info", "created")]),
             ports: Mutex::default(),
         }
+    }
+
+    pub(super) fn note(&self, message: &str) {
+        lock(&self.log).push(LogLine::new(self.clock.time(Instant::now()), "info", message));
     }
 
     /// Ends what the lease has ended, and returns the present life.

@@ -20,9 +20,9 @@ pub use script::{Fault, Gate, Verb};
 
 use crate::{
     Capabilities, ConnectOptions, Connection, CreateOptions, DestroyOutcome, Error, ErrorKind, FindQuery,
-    ForkOptions, ListFilter, Memory, Metrics, Network, Outcome, PauseOptions, PauseOutcome, ProcessSpec,
-    Result, ResultStream, SandboxHandle, SandboxId, SandboxInfo, SandboxProvider, SandboxSpec, SandboxState,
-    SnapshotFilter, SnapshotId, SnapshotInfo, SnapshotOptions,
+    ForkOptions, ListFilter, LogLine, LogOptions, Memory, Metrics, Network, Outcome, PauseOptions,
+    PauseOutcome, ProcessSpec, Result, ResultStream, SandboxHandle, SandboxId, SandboxInfo, SandboxProvider,
+    SandboxSpec, SandboxState, SnapshotFilter, SnapshotId, SnapshotInfo, SnapshotOptions,
 };
 use cloud::{Cloud, Twist};
 use handle::FakeHandle;
@@ -204,6 +204,7 @@ fn operation(verb: Verb) -> &'static str {
         Verb::ListSnapshots => "list_snapshots",
         Verb::DeleteSnapshot => "delete_snapshot",
         Verb::Fork => "fork",
+        Verb::Logs => "logs",
         Verb::Metrics => "metrics",
         Verb::UpdateNetwork => "update_network",
         Verb::Inside => "inside",
@@ -364,6 +365,20 @@ impl SandboxProvider for FakeProvider {
             let machine = cloud.fork(&*cloud.get(&id)?, options)?;
             let generation = machine.tags.as_ref().map(|tags| tags.generation.clone());
             Ok(Arc::new(FakeHandle::new(Arc::clone(cloud), machine, generation)) as Arc<dyn SandboxHandle>)
+        })
+        .await
+    }
+
+    async fn logs(&self, id: &SandboxId, options: LogOptions) -> Result<ResultStream<LogLine>> {
+        if !self.cloud.options.capabilities.logs {
+            return Err(Error::unsupported(FAKE, "logs"));
+        }
+        let id = id.clone();
+        self.call(Verb::Logs, move |cloud, _| {
+            let mut lines = machine::lock(&cloud.get(&id)?.log).clone();
+            lines.retain(|line| options.since.is_none_or(|since| line.at >= since));
+            lines.truncate(options.limit.unwrap_or(usize::MAX));
+            Ok(ResultStream::from_items(lines))
         })
         .await
     }

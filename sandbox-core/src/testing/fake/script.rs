@@ -34,6 +34,8 @@ pub enum Verb {
     DeleteSnapshot,
     /// `fork`.
     Fork,
+    /// `logs`.
+    Logs,
     /// `metrics`.
     Metrics,
     /// `update_network`.

@@ -1,0 +1,132 @@
+"""Templates, volumes and secrets, by both clients of the SDK."""
+
+import os
+import secrets
+import tempfile
+
+# The content of volumes is at the same address as everything else.
+os.environ["E2B_VOLUME_API_URL"] = os.environ["E2B_API_URL"]
+
+from e2b import (  # noqa: E402
+    AsyncSandbox,
+    AsyncSecret,
+    AsyncTemplate,
+    AsyncVolume,
+    BuildException,
+    Secret,
+    Template,
+    Volume,
+    VolumeException,
+    VolumePathNotFoundException,
+)
+
+from support import API, asked, both, settle  # noqa: E402
+
+
+@both
+class Templates:
+    async def asyncSetUp(self):
+        await super().asyncSetUp()
+        self.template = AsyncTemplate if self.client is AsyncSandbox else Template
+        self.volume = AsyncVolume if self.client is AsyncSandbox else Volume
+        self.secret = AsyncSecret if self.client is AsyncSandbox else Secret
+        self.templates = []
+
+    async def asyncTearDown(self):
+        await super().asyncTearDown()
+        for template_id in self.templates:
+            headers = {"X-API-KEY": os.environ["E2B_API_KEY"]}
+            asked(f"{API}/templates/{template_id}", method="DELETE", **headers)
+
+    async def built(self, template, name=None, **options):
+        """Builds a template that is deleted after the test; returns what was built, its name and its log."""
+        name = name or f"{self.mark}-{secrets.token_hex(4)}"
+        log = []
+        info = await settle(self.template.build(template, name, on_build_logs=log.append, **options))
+        self.templates.append(info.template_id)
+        return info, name, [entry.message for entry in log]
+
+    async def test_steps_make_what_sandboxes_start_with(self):
+        with tempfile.TemporaryDirectory() as context:
+            os.mkdir(os.path.join(context, "folder"))
+            with open(os.path.join(context, "folder", "test.txt"), "w") as file:
+                file.write("This is a test file.")
+            template = (
+                self.template(file_context_path=context)
+                .from_image("ubuntu:22.04")
+                .copy("folder/*.txt", "folder", force_upload=True)
+                .set_envs({"ENV_1": "value1", "ENV_2": "value2"})
+                .run_cmd("cat folder/test.txt")
+                .set_workdir("/app")
+            )
+            _, name, log = await self.built(template, cpu_count=1, memory_mb=1024)
+        self.assertTrue(any("[stdout]: This is a test file." in line for line in log), log)
+        sandbox = await self.created(name)
+        out = await self.stdout(sandbox, 'pwd; echo "$ENV_1 $ENV_2"; cat /home/user/folder/test.txt')
+        self.assertEqual(out, "/app\nvalue1 value2\nThis is a test file.")
+
+    async def test_an_unchanged_beginning_is_not_built_again(self):
+        def template():
+            return self.template().from_base_image().run_cmd(f"echo {self.mark} > one.txt")
+
+        _, _, first = await self.built(template())
+        _, _, again = await self.built(template())
+        self.assertEqual(len([line for line in first if line.startswith("CACHED")]), 0)
+        self.assertEqual(len([line for line in again if line.startswith("CACHED")]), 1)
+        _, _, skipped = await self.built(template(), skip_cache=True)
+        self.assertEqual(len([line for line in skipped if line.startswith("CACHED")]), 0)
+
+    async def test_a_step_that_fails_says_why(self):
+        template = self.template().from_base_image().skip_cache().run_cmd("whoami", user="root123")
+        with self.assertRaisesRegex(BuildException, "unauthenticated: invalid username: 'root123'"):
+            await self.built(template)
+        with self.assertRaisesRegex(BuildException, "--image-alias"):
+            await self.built(self.template().from_image("example.test/none:1"))
+
+    async def test_templates_exist_by_name_and_have_tags(self):
+        self.assertTrue(await settle(self.template.exists("base")))
+        self.assertFalse(await settle(self.template.exists(f"{self.mark}-none")))
+        info, name, _ = await self.built(self.template().from_base_image(), f"{self.mark}-tags:v1")
+        assigned = await settle(self.template.assign_tags(name, ["production", "stable"]))
+        self.assertEqual((assigned.build_id, assigned.tags), (info.build_id, ["production", "stable"]))
+        tags = await settle(self.template.get_tags(info.template_id))
+        self.assertEqual(sorted(tag.tag for tag in tags), ["production", "stable", "v1"])
+        await settle(self.template.remove_tags(f"{self.mark}-tags", "stable"))
+        tags = await settle(self.template.get_tags(info.template_id))
+        self.assertEqual(sorted(tag.tag for tag in tags), ["production", "v1"])
+
+    async def test_a_build_goes_on_in_the_background(self):
+        template = self.template().from_image("ubuntu:22.04").skip_cache().run_cmd("sleep 1")
+        info = await settle(self.template.build_in_background(template, f"{self.mark}-background"))
+        self.templates.append(info.template_id)
+
+        async def is_ready():
+            status = await settle(self.template.get_build_status(info))
+            self.assertIn(status.status.value, ("building", "ready"))
+            return status.status.value == "ready"
+
+        await self.eventually("it is ready", is_ready)
+
+    async def test_a_volume_is_used_with_and_without_a_sandbox(self):
+        volume = await settle(self.volume.create(f"{self.mark}-volume"))
+        try:
+            entry = await settle(volume.write_file("/a/first.txt", "hello"))
+            self.assertEqual((entry.name, entry.path, entry.size), ("first.txt", "/a/first.txt", 5))
+            self.assertEqual(await settle(volume.read_file("/a/first.txt")), "hello")
+            sandbox = await self.created(volume_mounts={"/mnt/data": volume.name})
+            await settle(sandbox.commands.run("echo inside > /mnt/data/inside.txt"))
+            self.assertEqual(await settle(volume.read_file("/inside.txt")), "inside\n")
+            self.assertEqual([entry.path for entry in await settle(volume.list("/"))], ["/a", "/inside.txt"])
+            await self.raises(VolumePathNotFoundException, lambda: volume.read_file("/none"))
+            await self.raises(VolumeException, lambda: self.volume.destroy(volume.volume_id))
+            await settle(sandbox.kill())
+        finally:
+            self.assertTrue(await settle(self.volume.destroy(volume.volume_id)))
+
+    async def test_secrets_are_kept_and_never_shown(self):
+        info = await settle(self.secret.create(f"{self.mark}-secret", "hush", metadata={"a": "b"}))
+        self.assertEqual((info.version, info.metadata), (1, {"a": "b"}))
+        self.assertEqual((await settle(self.secret.update(info.name, "other"))).version, 2)
+        self.assertTrue(await settle(self.secret.exists(info.secret_id)))
+        self.assertTrue(await settle(self.secret.destroy(info.secret_id)))
+        self.assertFalse(await settle(self.secret.destroy(info.secret_id)))

@@ -1,0 +1,455 @@
+//! Templates as they stand on the wire, images, and what a killed server leaves of builds.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a broken rule panics")]
+
+#[path = "support/http.rs"]
+mod http;
+mod support;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::SocketAddr;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use http::{Answer, Box, Request, read, until};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use support::Served;
+
+/// A build of a template.
+struct Building {
+    template: String,
+    build: String,
+}
+
+fn ask(at: SocketAddr, name: &str) -> Building {
+    let answer = Request::new("POST", "/v3/templates").key().json(&json!({ "name": name })).send(at);
+    assert_eq!(answer.status, 202, "{answer:?}");
+    let text = |field: &str| answer.json()[field].as_str().unwrap().to_owned();
+    Building { template: text("templateID"), build: text("buildID") }
+}
+
+impl Building {
+    fn path(&self) -> String {
+        format!("/templates/{}/builds/{}", self.template, self.build)
+    }
+
+    fn start(&self, at: SocketAddr, body: &Value) -> Answer {
+        Request::new("POST", &format!("/v2{}", self.path())).key().json(body).send(at)
+    }
+
+    fn status(&self, at: SocketAddr) -> Value {
+        let answer = Request::new("GET", &format!("{}/status", self.path())).key().send(at);
+        assert_eq!(answer.status, 200, "{answer:?}");
+        answer.json()
+    }
+
+    /// Waits for the end and returns it.
+    fn end(&self, at: SocketAddr) -> Value {
+        let mut last = Value::Null;
+        until("the build ends", || {
+            last = self.status(at);
+            matches!(last["status"].as_str(), Some("ready" | "error"))
+        });
+        last
+    }
+}
+
+/// Builds a template and returns how it ended.
+fn built(at: SocketAddr, name: &str, body: &Value) -> (Building, Value) {
+    let building = ask(at, name);
+    let started = building.start(at, body);
+    assert_eq!(started.status, 202, "{started:?}");
+    let end = building.end(at);
+    (building, end)
+}
+
+fn run(command: &str) -> Value {
+    json!({ "type": "RUN", "args": [command] })
+}
+
+fn sandbox(at: SocketAddr, template: &str) -> Box {
+    let answer =
+        Request::new("POST", "/v2/sandboxes").key().json(&json!({ "templateID": template })).send(at);
+    assert_eq!(answer.status, 201, "{answer:?}");
+    Box::of(at, answer.json())
+}
+
+/// Makes a small root of this machine's own programs.
+fn root_of_programs(root: &Path) {
+    let programs = [
+        "bash", "cat", "chmod", "chown", "cp", "dirname", "grep", "id", "ls", "mkdir", "mktemp", "mv", "rm",
+        "sleep", "stat", "sync", "tar", "tr",
+    ];
+    for dir in ["usr/bin", "etc", "tmp", "srv"] {
+        fs::create_dir_all(root.join(dir)).unwrap();
+    }
+    symlink("usr/bin", root.join("bin")).unwrap();
+    let mut libraries = BTreeSet::new();
+    for program in programs {
+        let from =
+            ["/usr/bin", "/bin"].iter().map(|dir| Path::new(dir).join(program)).find(|path| path.exists());
+        let from = from.unwrap_or_else(|| panic!("this machine has no {program}"));
+        fs::copy(&from, root.join("usr/bin").join(program)).unwrap();
+        let listed = Command::new("ldd").arg(&from).output().unwrap();
+        let text = String::from_utf8(listed.stdout).unwrap();
+        libraries.extend(text.split_whitespace().filter(|word| word.starts_with('/')).map(PathBuf::from));
+    }
+    for library in libraries {
+        let to = root.join(library.strip_prefix("/").unwrap());
+        fs::create_dir_all(to.parent().unwrap()).unwrap();
+        fs::copy(library, to).unwrap();
+    }
+    fs::write(root.join("etc/passwd"), "root:x:0:0:root:/root:/bin/bash\nwww-data:x:33:33::/srv:/bin/bash\n")
+        .unwrap();
+}
+
+/// Writes what `docker save` writes, with two layers: programs, and a file of somebody else's with one taken away.
+fn save_image(directory: &Path) {
+    let root = directory.join(".programs");
+    root_of_programs(&root);
+    let tar = |fill: &dyn Fn(&mut tar::Builder<Vec<u8>>)| {
+        let mut builder = tar::Builder::new(Vec::new());
+        builder.follow_symlinks(false);
+        fill(&mut builder);
+        builder.into_inner().unwrap()
+    };
+    let below = tar(&|builder| builder.append_dir_all(".", &root).unwrap());
+    let above = tar(&|builder| {
+        for (path, uid, text) in [("srv/theirs", 33, "theirs"), ("usr/bin/.wh.tr", 0, "")] {
+            let mut header = tar::Header::new_gnu();
+            header.set_size(text.len() as u64);
+            header.set_mode(0o600);
+            header.set_uid(uid);
+            header.set_gid(uid);
+            builder.append_data(&mut header, path, text.as_bytes()).unwrap();
+        }
+    });
+    // The files of the lower layer belong to whoever runs the test; in an image they are root's.
+    let below = owned_by_root(&below);
+    let digest = |bytes: &[u8]| format!("sha256:{:x}", Sha256::digest(bytes));
+    let architecture = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
+    let config = json!({
+        "architecture": architecture, "os": "linux", "config": { "Env": ["FROM_IMAGE=yes", "PATH=/usr/bin"] },
+        "rootfs": { "type": "layers", "diff_ids": [digest(&below), digest(&above)] },
+    });
+    let manifest = json!([{ "Config": "c.json", "RepoTags": ["programs:1"], "Layers": ["0.tar", "1.tar"] }]);
+    let mut archive = tar::Builder::new(fs::File::create(directory.join("saved.tar")).unwrap());
+    for (name, bytes) in [
+        ("c.json", config.to_string().into_bytes()),
+        ("manifest.json", manifest.to_string().into_bytes()),
+        ("0.tar", below),
+        ("1.tar", above),
+    ] {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(bytes.len() as u64);
+        header.set_mode(0o644);
+        archive.append_data(&mut header, name, bytes.as_slice()).unwrap();
+    }
+    archive.finish().unwrap();
+}
+
+fn owned_by_root(layer: &[u8]) -> Vec<u8> {
+    let mut out = tar::Builder::new(Vec::new());
+    for entry in tar::Archive::new(layer).entries().unwrap() {
+        let mut entry = entry.unwrap();
+        let (path, link) =
+            (entry.path().unwrap().into_owned(), entry.link_name().unwrap().map(|link| link.into_owned()));
+        let mut header = entry.header().clone();
+        header.set_uid(0);
+        header.set_gid(0);
+        match link {
+            Some(link) => out.append_link(&mut header, path, link).unwrap(),
+            None => {
+                let mut bytes = Vec::new();
+                std::io::Read::read_to_end(&mut entry, &mut bytes).unwrap();
+                out.append_data(&mut header, path, bytes.as_slice()).unwrap();
+            }
+        }
+    }
+    out.into_inner().unwrap()
+}
+
+#[test]
+fn sandboxes_are_made_from_images_and_root_directories() {
+    let images = tempfile::tempdir().unwrap();
+    save_image(images.path());
+    root_of_programs(&images.path().join("plain-root"));
+    let server = Served::start(&["--images", images.path().to_str().unwrap()]);
+    let at = server.address();
+    let steps = json!([
+        run("stat -c '%U %u %a' /srv/theirs > /srv/seen 2>&1; cat /srv/seen; exit 0"),
+        { "type": "RUN", "args": ["stat -c '%u %a' /srv/theirs > /srv/seen; echo \"$FROM_IMAGE\" >> /srv/seen", "root"] },
+        { "type": "RUN", "args": ["if [ -e /usr/bin/tr ]; then exit 9; fi; ls /usr/bin | grep -c . >> /srv/seen", "root"] },
+        { "type": "RUN", "args": ["chmod 644 /srv/seen", "root"] },
+    ]);
+    let body = json!({ "fromImage": "programs:1", "steps": steps });
+    let (_, end) = built(at, "from-image", &body);
+    assert_eq!(end["status"], "ready", "{end}");
+    let made = sandbox(at, "from-image");
+    let seen = made.read("/srv/seen");
+    let tier = fs::read_to_string("/proc/self/uid_map").unwrap();
+    let users = if seen.text().starts_with("33 ") { "of their own" } else { "one" };
+    println!("owners are {users}, the map here is {tier}");
+    if rustix::process::geteuid().is_root() {
+        assert_eq!(seen.text(), "33 600\nyes\n17\n");
+    } else {
+        assert!(seen.text().ends_with(" 600\nyes\n17\n"), "{seen:?}");
+    }
+    // The ordinary user is there, and nothing of this machine's programs.
+    made.write("mine.txt", "mine");
+    assert_eq!(made.read("/home/user/mine.txt").text(), "mine");
+    assert_eq!(made.read("/usr/bin/python3").status, 404);
+    // From the same image again: it is laid down once.
+    let (again, end) = built(at, "from-image-again", &body);
+    assert_eq!(end["status"], "ready", "{end}");
+    let log = again.status(at)["logs"].to_string();
+    assert!(log.contains("CACHED [base] image") && log.contains("CACHED [builder 1/4]"), "{log}");
+
+    let body = json!({ "fromImage": "plain-root", "steps": [run("echo yes > made.txt")] });
+    let (_, end) = built(at, "from-root", &body);
+    assert_eq!(end["status"], "ready", "{end}");
+    assert_eq!(sandbox(at, "from-root").read("made.txt").text(), "yes\n");
+
+    let (_, end) = built(at, "from-nothing", &json!({ "fromImage": "programs:2", "steps": [] }));
+    assert_eq!((&end["status"], &end["reason"]["step"]), (&json!("error"), &json!("base")));
+    let why = end["reason"]["message"].as_str().unwrap();
+    assert!(why.contains("docker save programs:2") && why.contains("--image-alias programs:2=base"), "{why}");
+}
+
+#[test]
+fn a_killed_server_leaves_no_build_that_runs_for_ever_and_keeps_what_was_built() {
+    let mut server = Served::start(&[]);
+    let at = server.address();
+    let body =
+        json!({ "fromImage": "e2bdev/base", "steps": [run("echo kept > kept.txt"), run("sleep 600")] });
+    let (_, end) =
+        built(at, "done", &json!({ "fromImage": "e2bdev/base", "steps": [run("echo kept > kept.txt")] }));
+    assert_eq!(end["status"], "ready", "{end}");
+    let running = ask(at, "cut-short");
+    assert_eq!(running.start(at, &body).status, 202);
+    until("the second step runs", || running.status(at)["logs"].to_string().contains("[builder 2/2]"));
+    let waiting = ask(at, "waits");
+    let sandboxes = || fs::read_dir(server.state().join("sandboxes")).unwrap().count();
+    assert!(sandboxes() > 0);
+
+    server.crash_and_restart();
+    let at = server.address();
+
+    let end = running.status(at);
+    assert_eq!(end["status"], "error");
+    assert!(end["reason"]["message"].as_str().unwrap().contains("the server was stopped during the build"));
+    // What it said until then can still be read, and the sandbox that it ran in is gone.
+    assert!(end["logs"].to_string().contains("[builder 2/2]"), "{end}");
+    let state = server.state();
+    until("the sandbox of the build is gone", || fs::read_dir(state.join("sandboxes")).unwrap().count() == 0);
+    assert_eq!(sandbox(at, "done").read("kept.txt").text(), "kept\n");
+    // A build that waited still does, and a layer that was made is still known.
+    assert_eq!(
+        waiting
+            .start(at, &json!({ "fromImage": "e2bdev/base", "steps": [run("echo kept > kept.txt")] }))
+            .status,
+        202
+    );
+    let end = waiting.end(at);
+    assert!(end["status"] == "ready" && end["logs"].to_string().contains("CACHED"), "{end}");
+}
+
+#[test]
+fn a_build_can_be_cancelled_and_ends_with_its_template() {
+    let server = Served::start(&[]);
+    let at = server.address();
+    let body = json!({ "fromTemplate": "base", "steps": [run("sleep 600")] });
+    let one = ask(at, "cancelled");
+    assert_eq!(one.start(at, &body).status, 202);
+    until("the step runs", || one.status(at)["logs"].to_string().contains("[builder 1/1]"));
+    assert_eq!(Request::new("DELETE", &one.path()).key().send(at).status, 204);
+    let end = one.end(at);
+    assert_eq!(
+        (&end["status"], &end["reason"]["message"]),
+        (&json!("error"), &json!("the build was cancelled"))
+    );
+
+    let other = ask(at, "deleted");
+    assert_eq!(other.start(at, &body).status, 202);
+    until("the step runs", || other.status(at)["logs"].to_string().contains("[builder 1/1]"));
+    let path = format!("/templates/{}", other.template);
+    assert_eq!(Request::new("DELETE", &path).key().send(at).status, 204);
+    assert_eq!(Request::new("GET", &format!("{}/status", other.path())).key().send(at).status, 404);
+    let state = server.state();
+    until("both sandboxes are gone", || fs::read_dir(state.join("sandboxes")).unwrap().count() == 0);
+}
+
+#[test]
+fn uploads_need_their_link_and_their_length() {
+    let server = Served::start(&[]);
+    let at = server.address();
+    let building = ask(at, "uploads");
+    let hash = "a".repeat(64);
+    let link = |hash: &str| {
+        Request::new("GET", &format!("/templates/{}/files/{hash}", building.template)).key().send(at)
+    };
+    let answer = link(&hash);
+    assert_eq!((answer.status, &answer.json()["present"]), (201, &json!(false)));
+    let url = answer.json()["url"].as_str().unwrap().to_owned();
+    let origin = format!("http://{at}");
+    let path = url.strip_prefix(&origin).unwrap_or_else(|| panic!("{url} is not at {origin}")).to_owned();
+    for bad in ["", "A", &"A".repeat(64), "..%2f..%2fsecret"] {
+        assert!(link(bad).status >= 400, "{bad}");
+    }
+    let put = |path: &str, body: &str| Request::new("PUT", path).body(body).send(at);
+    let other = path.replace(&hash, &"b".repeat(64));
+    let later = path.replace("expires=", "expires=9");
+    for forged in [other.as_str(), later.as_str(), path.split('?').next().unwrap(), &format!("{path}x")] {
+        let answer = put(forged, "x");
+        assert_eq!((answer.status, &answer.json()["code"]), (403, &json!(403)), "{forged}");
+    }
+    let mut chunked = std::net::TcpStream::connect(at).unwrap();
+    let head = format!(
+        "PUT {path} HTTP/1.1\r\nHost: {at}\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n1\r\nx\r\n0\r\n\r\n"
+    );
+    std::io::Write::write_all(&mut chunked, head.as_bytes()).unwrap();
+    assert_eq!(read(&mut chunked).status, 411);
+    // A body that breaks off leaves nothing.
+    let mut short = std::net::TcpStream::connect(at).unwrap();
+    let head = format!("PUT {path} HTTP/1.1\r\nHost: {at}\r\nContent-Length: 100\r\n\r\nonly this");
+    std::io::Write::write_all(&mut short, head.as_bytes()).unwrap();
+    short.shutdown(std::net::Shutdown::Write).unwrap();
+    drop(read_quietly(&mut short));
+    assert_eq!(link(&hash).json()["present"], json!(false));
+    assert_eq!(put(&path, "a tar").status, 200);
+    assert_eq!(link(&hash).json()["present"], json!(true));
+
+    // What is no tar, and what was not uploaded, end the build with its step.
+    for (files, says) in [(hash.clone(), "failed to copy"), ("c".repeat(64), "were not uploaded")] {
+        let step = json!({ "type": "COPY", "args": ["a", "b", "", ""], "filesHash": files });
+        let (_, end) = built(at, "uploads", &json!({ "fromImage": "e2bdev/base", "steps": [step] }));
+        assert_eq!((&end["status"], &end["reason"]["step"]), (&json!("error"), &json!("1")));
+        assert!(end["reason"]["message"].as_str().unwrap().contains(says), "{end}");
+    }
+}
+
+fn read_quietly(stream: &mut std::net::TcpStream) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let _ = std::io::Read::read_to_end(stream, &mut bytes);
+    bytes
+}
+
+#[test]
+fn bad_requests_have_the_statuses_of_e2b() {
+    let server = Served::start(&[]);
+    let at = server.address();
+    let status = |method: &str, path: &str, body: Value| {
+        let answer = Request::new(method, path).key().json(&body).send(at);
+        assert!(
+            answer.status == 204 || answer.json()["code"] == json!(answer.status),
+            "{method} {path}: {answer:?}"
+        );
+        answer.status
+    };
+    for name in ["", "a b", "a/b/c", ":x", "x:", "base", "other/x", "x:00000000-0000-4000-8000-000000000000"]
+    {
+        assert_eq!(status("POST", "/v3/templates", json!({ "name": name })), 400, "{name:?}");
+    }
+    for bad in [
+        json!({ "name": "x", "cpuCount": 0 }),
+        json!({ "name": "x", "memoryMB": 127 }),
+        json!({ "name": "x", "tags": ["a b"] }),
+        json!({}),
+    ] {
+        assert_eq!(status("POST", "/v3/templates", bad.clone()), 400, "{bad}");
+    }
+    let building = ask(at, "plain:v1");
+    let start = format!("/v2{}", building.path());
+    let body = json!({ "fromImage": "e2bdev/base", "steps": [] });
+    assert_eq!(status("POST", &start, json!({ "steps": [] })), 400);
+    assert_eq!(status("POST", &start, json!({ "fromImage": "a", "fromTemplate": "base", "steps": [] })), 400);
+    assert_eq!(status("POST", &start, json!({ "fromTemplate": "none", "steps": [] })), 404);
+    assert_eq!(
+        status("POST", &format!("/v2/templates/{}/builds/none", building.template), body.clone()),
+        400
+    );
+    assert_eq!(status("POST", "/v2/templates/none/builds/none", body.clone()), 404);
+    assert_eq!(
+        status("GET", &format!("/templates/{}/builds/none/status", building.template), Value::Null),
+        400
+    );
+    // Before it is ready nothing can be made from it.
+    assert_eq!(status("POST", "/v2/sandboxes", json!({ "templateID": "plain:v1" })), 404);
+    assert_eq!(building.start(at, &body).status, 202);
+    assert_eq!(status("POST", &start, body), 400);
+    assert_eq!(building.end(at)["status"], "ready");
+    for step in [
+        json!({ "type": "DANCE", "args": [] }),
+        json!({ "type": "RUN", "args": [] }),
+        json!({ "type": "ENV", "args": ["A"] }),
+        json!({ "type": "USER", "args": ["-x"] }),
+        json!({ "type": "COPY", "args": ["../x", "y"], "filesHash": "0" }),
+    ] {
+        let (_, end) = built(at, "bad-step", &json!({ "fromImage": "e2bdev/base", "steps": [step] }));
+        assert_eq!((&end["status"], &end["reason"]["step"]), (&json!("error"), &json!("1")), "{end}");
+    }
+    for (method, path, body) in [
+        ("POST", "/templates/tags", json!({ "target": "plain:v1", "tags": [] })),
+        ("POST", "/templates/tags", json!({ "target": "plain:v1", "tags": ["a b"] })),
+        ("POST", "/templates/tags", json!({ "target": "other/plain:v1", "tags": ["a"] })),
+        ("DELETE", "/templates/tags", json!({ "name": "plain", "tags": ["default"] })),
+        ("DELETE", "/templates/tags", json!({ "name": "plain:v1", "tags": ["a"] })),
+        ("DELETE", "/templates/base", Value::Null),
+        ("GET", "/v2/templates?limit=0", Value::Null),
+        ("GET", "/v2/templates?nextToken=x", Value::Null),
+        ("GET", "/templates/aliases/a%2Fb%2Fc", Value::Null),
+    ] {
+        assert_eq!(status(method, path, body), 400, "{method} {path}");
+    }
+    for (method, path, body) in [
+        ("POST", "/templates/tags", json!({ "target": "plain:v2", "tags": ["a"] })),
+        ("DELETE", "/templates/tags", json!({ "name": "none", "tags": ["a"] })),
+        ("GET", "/templates/aliases/none", Value::Null),
+        ("GET", "/templates/none", Value::Null),
+        ("GET", "/templates/none/tags", Value::Null),
+        ("DELETE", "/templates/sandhold%2Fnone%3Av1", Value::Null),
+        ("POST", "/v2/sandboxes", json!({ "templateID": "plain:v2" })),
+    ] {
+        assert_eq!(status(method, path, body), 404, "{method} {path}");
+    }
+    let keyless = Request::new("GET", "/v2/templates").send(at);
+    assert_eq!(keyless.status, 401);
+}
+
+#[test]
+fn templates_are_listed_in_pages_and_shown_with_their_builds() {
+    let server = Served::start(&[]);
+    let at = server.address();
+    let mut asked: Vec<_> = (0..5).map(|number| ask(at, &format!("listed-{number}")).template).collect();
+    asked.reverse();
+    let mut seen = Vec::new();
+    let mut path = "/v2/templates?limit=2".to_owned();
+    loop {
+        let page = Request::new("GET", &path).key().send(at);
+        let items = page.json();
+        assert!(items.as_array().unwrap().len() <= 2);
+        seen.extend(
+            items.as_array().unwrap().iter().map(|item| item["templateID"].as_str().unwrap().to_owned()),
+        );
+        match page.header("x-next-token") {
+            Some(token) => path = format!("/v2/templates?limit=2&nextToken={token}"),
+            None => break,
+        }
+    }
+    seen.sort_by_key(|id| asked.iter().position(|known| known == id));
+    assert_eq!(seen, asked);
+    ask(at, "listed-0:v2");
+    let detail = Request::new("GET", "/templates/listed-0").key().send(at).json();
+    assert_eq!(detail["builds"].as_array().unwrap().len(), 2);
+    assert_eq!((&detail["names"], &detail["public"]), (&json!(["sandhold/listed-0"]), &json!(false)));
+    let changed =
+        Request::new("PATCH", "/v2/templates/listed-0").key().json(&json!({ "public": true })).send(at);
+    assert_eq!((changed.status, &changed.json()["names"]), (200, &json!(["sandhold/listed-0"])));
+    assert_eq!(
+        Request::new("GET", "/templates/aliases/listed-0").key().send(at).json()["public"],
+        json!(true)
+    );
+}
