@@ -426,8 +426,8 @@ impl Store {
             if index.manifests.is_empty() {
                 return parse(&bytes, &digest);
             }
-            let found = index.manifests.into_iter().filter(|found| !found.media_type.contains("attestation"));
-            let found = found.filter(is_for_here).next();
+            let usable = |found: &Descriptor| !found.media_type.contains("attestation") && is_for_here(found);
+            let found = index.manifests.into_iter().find(usable);
             digest = found
                 .ok_or_else(|| {
                     ImageError::invalid(format!("the image has nothing for linux/{}", architecture()))

@@ -30,7 +30,7 @@ pub(crate) enum Base {
     /// An image by its name.
     Image(String),
     /// What another build made, and the build's id.
-    Template(Built, String),
+    Template(Box<Built>, String),
 }
 
 fn fault(step: &str, message: impl Into<String>) -> Reason {

@@ -127,7 +127,10 @@ async fn start(
                 context: resolved.context.clone(),
             };
             let identity = resolved.build_id.as_deref().or(resolved.snapshot.as_deref()).unwrap_or(BASE);
-            Base::Template(super::record::Built { layer, start: resolved.start.clone() }, identity.to_owned())
+            Base::Template(
+                Box::new(super::record::Built { layer, start: resolved.start.clone() }),
+                identity.to_owned(),
+            )
         }
         _ => return Err(ApiError::bad_request("give either fromImage or fromTemplate")),
     };

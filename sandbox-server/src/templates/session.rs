@@ -26,6 +26,8 @@ pub(crate) const COMMAND_LIMIT: Duration = Duration::from_secs(3600);
 /// How much output is kept to say why a command failed; all of it is in the log.
 const KEPT_OUTPUT: usize = 16 * 1024;
 
+type Creating = JoinHandle<Result<Arc<dyn SandboxHandle>>>;
+
 /// The sandbox of one build.
 #[derive(Debug)]
 pub(crate) struct Session {
@@ -35,7 +37,7 @@ pub(crate) struct Session {
     lease: Duration,
     handle: Mutex<Option<Arc<dyn SandboxHandle>>>,
     /// The create that is under way: it goes on when the build is cancelled, and what it made is ended then.
-    creating: Mutex<Option<JoinHandle<Result<Arc<dyn SandboxHandle>>>>>,
+    creating: Mutex<Option<Creating>>,
 }
 
 /// Where lines of output go.

@@ -164,7 +164,7 @@ impl Surroundings<'_> {
     }
 
     async fn env(&self, args: &[String]) -> Result<Done, String> {
-        if args.is_empty() || args.len() % 2 != 0 {
+        if args.is_empty() || !args.len().is_multiple_of(2) {
             return Err("ENV requires both a key and value arguments".to_owned());
         }
         let mut context = self.context().clone();

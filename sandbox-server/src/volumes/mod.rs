@@ -201,6 +201,6 @@ impl App {
         if let Err(error) = closed::remove(&self.provider, &files.join("data"), Path::new("")).await {
             tracing::warn!(%error, id, "files of a volume that belong to users inside could not be removed");
         }
-        let _ = blocking(move || Ok(discard(&files))).await;
+        tokio::task::spawn_blocking(move || discard(&files));
     }
 }
