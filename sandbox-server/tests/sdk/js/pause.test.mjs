@@ -126,7 +126,8 @@ test('a sandbox that is to pause at its end does, and connecting wakes it', asyn
 test('a sandbox that resumes by itself is woken by any request with its token', async () => {
   const sandbox = await created({ timeoutMs: 60_000, lifecycle: { onTimeout: 'pause', autoResume: true } })
   await sandbox.files.write('site/index.html', 'awake')
-  await sandbox.commands.run('python3 -m http.server 8000 --directory site', { background: true, timeoutMs: 0 })
+  // No stream may be open: the SDK asks for the sandbox's health when one breaks, and that wakes it too.
+  await sandbox.commands.run('python3 -m http.server 8000 --directory site > /dev/null 2>&1 &')
   await eventually('the server answers', async () => (await port(sandbox, 8000)).text === 'awake')
   assert.deepEqual((await sandbox.getInfo()).lifecycle, { onTimeout: 'pause', autoResume: true })
   await sandbox.setTimeout(0)

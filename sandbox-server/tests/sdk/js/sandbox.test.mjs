@@ -159,6 +159,17 @@ test('a wrong key is no authentication', async () => {
   await fails(Sandbox.kill(UNKNOWN, { apiKey }), AuthenticationError)
 })
 
+test('the network policy can be replaced, and is told', async () => {
+  const sandbox = await created({ allowInternetAccess: false })
+  assert.equal((await sandbox.getInfo()).allowInternetAccess, false)
+  await sandbox.updateNetwork({ denyOut: ['0.0.0.0/0'], allowOut: ['1.1.1.1'] })
+  const { network } = await sandbox.getInfo()
+  assert.deepEqual([network.denyOut, network.allowOut], [['0.0.0.0/0'], ['1.1.1.1']])
+  await Sandbox.updateNetwork(sandbox.sandboxId, {})
+  assert.equal((await sandbox.getInfo()).network?.denyOut, undefined)
+  await fails(sandbox.updateNetwork({ allowOut: ['example.com'] }), SandboxError)
+})
+
 test('a failed MCP start kills the sandbox', async () => {
   const metadata = { mark: `${mark}-mcp` }
   await fails(Sandbox.create('base', { metadata, mcp: { fetch: {} } }))
