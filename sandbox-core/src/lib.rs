@@ -21,6 +21,7 @@ mod info;
 mod lifecycle;
 mod process;
 mod provider;
+mod reconcile;
 mod registry;
 pub mod retry;
 mod sandbox;
@@ -59,6 +60,10 @@ pub use provider::{
     ConnectOptions, Connection, CreateOptions, DEFAULT_CALL_DEADLINE, DestroyOutcome, FindQuery, ForkOptions,
     ListFilter, LogLine, LogOptions, Memory, Metrics, PauseOptions, PauseOutcome, SandboxProvider,
     SandboxProviderExt, SnapshotFilter, SnapshotInfo, SnapshotOptions,
+};
+pub use reconcile::{
+    DEFAULT_RECONCILE_AGE, Disposal, Finding, Kept, OrphanReport, ReconcilePlan, ReconcilePolicy, Reconciler,
+    Step, StepOutcome,
 };
 pub use registry::{
     Abandoned, KEEP_ABANDONED, Lease, MemoryRegistry, Phase, Record, RecordFilter, Registry, RegistryExt,

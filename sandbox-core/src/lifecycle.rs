@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use tokio::sync::{OwnedMappedMutexGuard, OwnedMutexGuard};
 
 use crate::acquire::Home;
-use crate::registry::{Lease, Phase, Record};
+use crate::registry::{Lease, Phase, Record, Registry};
 use crate::{
     ConnectOptions, Connection, DestroyOutcome, Error, ErrorKind, FindQuery, Generation, Key, PauseOptions,
     PauseOutcome, Result, SandboxId,
@@ -247,16 +247,16 @@ pub(crate) async fn finish_destroy(
         Some(id) => home.provider.destroy(id).await?,
         None => DestroyOutcome::AlreadyGone,
     };
-    Ok((outcome, forget(home, record, lease).await?))
+    Ok((outcome, forget(&*home.registry, record, lease).await?))
 }
 
 /// Forgets a sandbox that is gone, but not the attempts that were given up before it; returns what is left.
-pub(crate) async fn forget(home: &Home, record: Record, lease: &Lease) -> Result<Option<Record>> {
+pub(crate) async fn forget(registry: &dyn Registry, record: Record, lease: &Lease) -> Result<Option<Record>> {
     if record.is_tombstone() {
         return Ok(Some(record));
     }
     match record.clone().into_tombstone() {
-        Some(tombstone) => home.registry.store(tombstone, lease).await.map(Some),
-        None => home.registry.remove(&record, lease).await.map(|()| None),
+        Some(tombstone) => registry.store(tombstone, lease).await.map(Some),
+        None => registry.remove(&record, lease).await.map(|()| None),
     }
 }

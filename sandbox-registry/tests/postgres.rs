@@ -145,7 +145,8 @@ async fn connections_that_were_lost_while_idle_are_not_noticed() {
     let mut held = lease(&registry, &record, LONG).await;
     let mut stored = registry.store(record, &held).await.unwrap();
     let sql = schema.sql().await;
-    let end_all = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'disturbed'";
+    let end_all =
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'disturbed'";
     for _ in 0..3 {
         sql.batch_execute(end_all).await.unwrap();
         assert_eq!(registry.load(&stored.owner, &stored.key).await.unwrap(), Some(stored.clone()));

@@ -102,7 +102,7 @@ impl Acquisition {
             };
             if error.outcome() == Outcome::NotStarted {
                 // Nothing was made, so nothing must be settled; the next acquire begins afresh.
-                forget(&self.home, record, &lease).await?;
+                forget(&*self.home.registry, record, &lease).await?;
                 return Err(error);
             }
             tracing::warn!(key = %self.key, %error, "the answer of a create was lost; looking for its sandbox");
@@ -119,7 +119,7 @@ impl Acquisition {
                 None => {
                     // Proven absent, as far as the provider keeps its bound: should one come after all, it is known.
                     record.abandon();
-                    forget(&self.home, record, &lease).await?;
+                    forget(&*self.home.registry, record, &lease).await?;
                     return Err(error.with_outcome(Outcome::NotStarted));
                 }
             }
@@ -237,7 +237,7 @@ impl Acquisition {
                 let winner = winner.map(|info| info.id.to_string()).unwrap_or_default();
                 tracing::info!(key = %self.key, own = %own, winner, "another contender created first");
                 self.home.provider.destroy(&own).await?;
-                forget(&self.home, found.record, &lease).await?;
+                forget(&*self.home.registry, found.record, &lease).await?;
                 drop(lease);
                 Err(self
                     .error(

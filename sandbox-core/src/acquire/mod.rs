@@ -15,6 +15,7 @@ pub use options::{
 };
 
 use self::flight::Flights;
+pub(crate) use self::steps::senior;
 use crate::hooks::{DEFAULT_HOOK_DEADLINE, Hooks, PersistHook};
 use crate::lifecycle::{self, StopOutcome};
 use crate::registry::{Lease, MemoryRegistry, Record, Registry};

@@ -415,7 +415,7 @@ pub(super) fn how_connected(resumed: Option<Memory>) -> How {
 }
 
 /// Orders sandboxes of one key: the first is kept. One that was resumed holds work; else the earlier, else the smaller id.
-pub(super) fn senior(a: &SandboxInfo, b: &SandboxInfo) -> std::cmp::Ordering {
+pub(crate) fn senior(a: &SandboxInfo, b: &SandboxInfo) -> std::cmp::Ordering {
     let rank = |info: &SandboxInfo| (info.started_at <= info.created_at, info.created_at);
     rank(a).cmp(&rank(b)).then_with(|| a.id.cmp(&b.id))
 }

@@ -104,10 +104,21 @@ impl Database {
         self: &Arc<Self>,
         work: impl FnOnce(&Transaction<'_>, &Self) -> Result<T> + Send + 'static,
     ) -> Result<T> {
+        self.in_order(|connection, this| this.transact(connection, work)).await
+    }
+
+    /// Does something on the writing thread, after what was asked for before.
+    ///
+    /// # Cancellation
+    /// As [`Database::write`].
+    pub(super) async fn in_order<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&mut Connection, &Self) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
         let (answer, answered) = oneshot::channel();
         let this = Arc::clone(self);
         self.send(Box::new(move |connection| {
-            let done = this.check_identity().and_then(|()| this.transact(connection, work));
+            let done = this.check_identity().and_then(|()| work(connection, &this));
             // Nobody may be waiting any more: what the answer holds is dropped then.
             drop(answer.send(done));
         }))?;
@@ -135,7 +146,8 @@ impl Database {
         self.jobs.send(job).map_err(|_| ended())
     }
 
-    fn transact<T>(
+    /// Runs one transaction, on the writing thread.
+    pub(super) fn transact<T>(
         &self,
         connection: &mut Connection,
         work: impl FnOnce(&Transaction<'_>, &Self) -> Result<T>,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rusqlite::{Connection, OptionalExtension as _, params};
+use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
 use sandhold_core::{Key, Lease, Owner, Result};
 use tokio::time::Instant;
 
@@ -77,40 +77,40 @@ pub(super) async fn take(
     key: Key,
     ttl: Duration,
 ) -> Result<Option<Lease>> {
-    // Whoever waits for a lease looks often: without the write lock.
-    let looked = {
-        let (owner, key) = (owner.clone(), key.clone());
-        database.read(move |connection, database| is_held(connection, database, &owner, &key)).await?
-    };
-    if looked {
-        return Ok(None);
-    }
+    let looked_at = (owner.clone(), key.clone());
     let begun = Instant::now();
     let hold_in = Arc::clone(database);
+    let take = move |transaction: &Transaction<'_>, database: &Database| {
+        if is_held(transaction, database, &owner, &key)? {
+            return Ok(None);
+        }
+        let fence = next_fence(transaction)?;
+        transaction
+            .prepare_cached(
+                "INSERT OR REPLACE INTO leases (owner, key, fence, holder, boot_id, ends_ns)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+            )
+            .and_then(|mut insert| {
+                insert.execute(params![
+                    owner.as_str(),
+                    key.as_str(),
+                    signed(fence),
+                    database.me.name(),
+                    database.clock.boot_id(),
+                    database.clock.after(ttl),
+                ])
+            })
+            .map_err(|error| lift(&error))?;
+        let hold = Hold { database: hold_in, owner, key, fence };
+        Ok(Some(Lease::new(fence, begun.checked_add(ttl), Box::new(hold))))
+    };
     database
-        .write(move |transaction, database| {
-            if is_held(transaction, database, &owner, &key)? {
+        .in_order(move |connection, database| {
+            // Whoever waits for a lease looks often: without the write lock, which others need.
+            if is_held(connection, database, &looked_at.0, &looked_at.1)? {
                 return Ok(None);
             }
-            let fence = next_fence(transaction)?;
-            transaction
-                .prepare_cached(
-                    "INSERT OR REPLACE INTO leases (owner, key, fence, holder, boot_id, ends_ns)
-                     VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
-                )
-                .and_then(|mut insert| {
-                    insert.execute(params![
-                        owner.as_str(),
-                        key.as_str(),
-                        signed(fence),
-                        database.me.name(),
-                        database.clock.boot_id(),
-                        database.clock.after(ttl),
-                    ])
-                })
-                .map_err(|error| lift(&error))?;
-            let hold = Hold { database: hold_in, owner, key, fence };
-            Ok(Some(Lease::new(fence, begun.checked_add(ttl), Box::new(hold))))
+            database.transact(connection, take)
         })
         .await
 }
