@@ -3,17 +3,21 @@
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::body::Body;
-use http::{Request, Response};
+use http::{HeaderValue, Request, Response, StatusCode, header};
+use http_body::Body as _;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use sandhold_envd::Lingering;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, watch};
 
-use crate::inflow::Inflow;
+use crate::inflow::{self, Inflow};
 
 /// How long to wait before accepting again when accepting failed, most likely for want of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -97,9 +101,25 @@ where
     }
     let connection = Connection { local: local.ok(), drop_it: Arc::new(Notify::new()) };
     let dropped = Arc::clone(&connection.drop_it);
-    let answer = service_fn(|request| {
-        let answered = handle(Request::map(request, Inflow::new), connection.clone());
-        async { Ok::<_, Infallible>(answered.await) }
+    let upgraded = Arc::new(AtomicBool::new(false));
+    // Whoever is refused in the middle of an upload is to read why, not to be reset.
+    let stream = Lingering::new(stream, Arc::clone(&upgraded));
+    let answer = service_fn(|request: Request<Incoming>| {
+        // What is left of a smaller one is read and thrown away.
+        let unread = request.body().size_hint().lower() > inflow::DRAINED;
+        let answered = handle(request.map(Inflow::new), connection.clone());
+        let upgraded = Arc::clone(&upgraded);
+        async move {
+            let mut response = answered.await;
+            if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+                upgraded.store(true, Ordering::Relaxed);
+            } else if unread && response.status().as_u16() >= 400 {
+                // The rest of the request may still be coming, so the connection ends with this answer. A client that
+                // was not told would send its next request into it.
+                response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+            }
+            Ok::<_, Infallible>(response)
+        }
     });
     let mut conversation = std::pin::pin!(
         http1::Builder::new()

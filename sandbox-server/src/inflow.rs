@@ -11,7 +11,7 @@ use hyper::body::Incoming;
 use tokio::time::timeout;
 
 /// Most bytes that are read of a body that nobody wanted; Go's server, which E2B uses, reads as many.
-const DRAINED: u64 = 256 << 10;
+pub(crate) const DRAINED: u64 = 256 << 10;
 
 /// How long that may take.
 const PATIENCE: Duration = Duration::from_secs(2);

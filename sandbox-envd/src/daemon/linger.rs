@@ -26,7 +26,7 @@ const SCRATCH: usize = 16 * 1024;
 
 /// A socket whose shutdown waits for the other side's end.
 #[derive(Debug)]
-pub(crate) struct Lingering<S> {
+pub struct Lingering<S> {
     socket: S,
     /// The connection carries another protocol now, whose half-closes are its own.
     upgraded: Arc<AtomicBool>,
@@ -40,7 +40,8 @@ struct End {
 }
 
 impl<S> Lingering<S> {
-    pub(crate) fn new(socket: S, upgraded: Arc<AtomicBool>) -> Self {
+    /// Wraps a socket; `upgraded` is set once it carries another protocol, whose half-closes are its own.
+    pub fn new(socket: S, upgraded: Arc<AtomicBool>) -> Self {
         Self { socket, upgraded, end: None }
     }
 }

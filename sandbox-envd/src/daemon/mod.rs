@@ -21,6 +21,7 @@ pub use self::files::multipart;
 pub use self::files::{FileAccess, FileOperation};
 pub use self::fs::remove_tree;
 pub use self::http::{Body, ExtraRoutes};
+pub use self::linger::Lingering;
 pub use self::process::{Guest, GuestCommand, GuestExit};
 pub use self::serve::{Daemon, Listener};
 pub use self::state::{ChildSetup, ChildUser, DaemonConfig, UserMode};

@@ -16,6 +16,7 @@ use super::access::{ACCESS_TOKEN, TRAFFIC_TOKEN};
 use super::pool::Sender;
 use super::reply::Refusal;
 use crate::app::App;
+use crate::connection::Connection;
 use crate::inflow::Inflow;
 use crate::sandboxes::{Line, Phase, Sandbox};
 
@@ -36,10 +37,22 @@ pub(super) async fn send(
     sandbox: &Arc<Sandbox>,
     port: u16,
     mut request: Request<Inflow>,
-    line: Line,
+    connection: &Connection,
 ) -> Result<Response<Body>, Refusal> {
     prepare(&mut request, sandbox, port);
     strip(request.headers_mut());
+    let (response, sender) = sandbox.lines.while_open(ask(app, sandbox, port, request)).await??;
+    let line = sandbox.lines.enter(connection)?;
+    Ok(answer(response, sandbox, (port == DAEMON_PORT).then_some(sender), line))
+}
+
+/// Sends a request and waits for the head of its answer.
+async fn ask(
+    app: &Arc<App>,
+    sandbox: &Arc<Sandbox>,
+    port: u16,
+    mut request: Request<Inflow>,
+) -> Result<(Response<Incoming>, Sender), Refusal> {
     let pooled = port == DAEMON_PORT;
     loop {
         let (mut sender, fresh) = match pooled.then(|| sandbox.pool.take()).flatten() {
@@ -47,7 +60,7 @@ pub(super) async fn send(
             None => (sandbox.pool.connect(app, sandbox, port).await?, true),
         };
         match sender.request.try_send_request(request).await {
-            Ok(response) => return Ok(answer(response, sandbox, pooled.then_some(sender), line)),
+            Ok(response) => return Ok((response, sender)),
             Err(mut error) => match error.take_message() {
                 // A connection that was kept and closed in the meantime: nothing was sent on it.
                 Some(unsent) if !fresh => request = unsent,

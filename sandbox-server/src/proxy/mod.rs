@@ -9,6 +9,7 @@ mod target;
 mod tunnel;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use http::{HeaderMap, Method, Request, Response, Uri, header};
@@ -25,6 +26,9 @@ use crate::app::App;
 use crate::connection::Connection;
 use crate::inflow::Inflow;
 use crate::sandboxes::{Phase, Sandbox};
+
+/// For so long after a pause a question for health is taken for the one that follows a dropped stream.
+const ASKING_WHY: Duration = Duration::from_secs(2);
 
 /// Answers a request for the inside of a sandbox.
 pub(crate) async fn answer(
@@ -74,11 +78,10 @@ async fn pass(
         awake(app, &sandbox, target.port, method, uri, headers).await?;
     }
     access::check(&sandbox, target.port, method, uri, headers).map_err(Refusal::Denied)?;
-    let Some(line) = sandbox.lines.enter(connection) else { return Err(Refusal::NotFound) };
     if tunnel::is_upgrade(headers) {
-        return tunnel::open(app, &sandbox, target.port, request, line, connection).await;
+        return tunnel::open(app, &sandbox, target.port, request, connection).await;
     }
-    forward::send(app, &sandbox, target.port, request, line).await
+    forward::send(app, &sandbox, target.port, request, connection).await
 }
 
 /// Wakes a sandbox that traffic may wake, and that this request may reach.
@@ -101,6 +104,11 @@ async fn awake(
     access::check_wake(sandbox, port, method, uri, headers).map_err(|_: Denied| {
         Refusal::Forbidden("the sandbox is paused, and only a request with its token wakes it")
     })?;
+    // Clients whose streams a pause dropped ask why, and are told. Were that a wish to use the sandbox, none with an
+    // open stream could ever stay paused.
+    if port == DAEMON_PORT && uri.path() == "/health" && sandbox.stopped_within(ASKING_WHY) {
+        return Err(Refusal::NotFound);
+    }
     let (app, woken) = (Arc::clone(app), Arc::clone(sandbox));
     crate::api::to_the_end(async move { app.wake(&woken).await }).await.map_err(|error| {
         match error.status.as_u16() {

@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::access::Denied;
 use super::target::Target;
 use crate::error::ApiError;
+use crate::sandboxes::Closed;
 
 /// Why a request did not get through.
 #[derive(Debug, PartialEq, Eq)]
@@ -28,6 +29,12 @@ pub(super) enum Refusal {
     /// The request has not the token that would let it wake the sandbox.
     Forbidden(&'static str),
     Denied(Denied),
+}
+
+impl From<Closed> for Refusal {
+    fn from(_: Closed) -> Self {
+        Self::NotFound
+    }
 }
 
 /// The body of the answers that are about a sandbox; the SDKs look for the messages.

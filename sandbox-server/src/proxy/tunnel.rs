@@ -12,7 +12,7 @@ use super::reply::Refusal;
 use crate::app::App;
 use crate::connection::Connection;
 use crate::inflow::Inflow;
-use crate::sandboxes::{Line, Sandbox};
+use crate::sandboxes::Sandbox;
 
 /// Bytes on their way, each direction.
 const BUFFER: usize = 32 * 1024;
@@ -32,19 +32,23 @@ pub(super) async fn open(
     sandbox: &Arc<Sandbox>,
     port: u16,
     mut request: Request<Inflow>,
-    line: Line,
     connection: &Connection,
 ) -> Result<Response<Body>, Refusal> {
     forward::prepare(&mut request, sandbox, port);
     let client = hyper::upgrade::on(&mut request);
-    let mut sender = sandbox.pool.connect(app, sandbox, port).await?;
-    let mut response = match sender.request.send_request(request).await {
-        Ok(response) => response,
-        Err(error) => {
-            tracing::debug!(%error, id = sandbox.id, port, "a request was cut off");
-            return Err(forward::cut_off(app, sandbox).await);
+    let asked = async {
+        let mut sender = sandbox.pool.connect(app, sandbox, port).await?;
+        match sender.request.send_request(request).await {
+            // The connection stays only as long as somebody could send on it.
+            Ok(response) => Ok((response, sender)),
+            Err(error) => {
+                tracing::debug!(%error, id = sandbox.id, port, "a request was cut off");
+                Err(forward::cut_off(app, sandbox).await)
+            }
         }
     };
+    let (mut response, _sender) = sandbox.lines.while_open(asked).await??;
+    let line = sandbox.lines.enter(connection)?;
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
         return Ok(forward::answer(response, sandbox, None, line));
     }

@@ -13,6 +13,6 @@ mod sandbox;
 pub(crate) use changes::Connected;
 pub(crate) use create::{Flights, NewSandbox};
 pub(crate) use index::Index;
-pub(crate) use lines::Line;
+pub(crate) use lines::{Closed, Line};
 pub(crate) use made::{Made, RESERVED};
 pub(crate) use sandbox::{Phase, Sandbox, now};

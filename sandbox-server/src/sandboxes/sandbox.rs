@@ -39,6 +39,8 @@ pub(crate) struct Run {
     deadline: Instant,
     pub(crate) pause_mode: PauseMode,
     pub(crate) network: Option<NetworkUpdate>,
+    /// When it last ceased to run, as far as this server saw it.
+    stopped: Option<Instant>,
 }
 
 /// One sandbox.
@@ -100,8 +102,15 @@ impl Sandbox {
             None if files_only => PauseMode::Filesystem,
             None => PauseMode::Full,
         };
-        let run =
-            Run { phase, started_at, end_at, deadline: instant(end_at), pause_mode, network: notes.network };
+        let run = Run {
+            phase,
+            started_at,
+            end_at,
+            deadline: instant(end_at),
+            pause_mode,
+            network: notes.network,
+            stopped: None,
+        };
         let lines = Arc::new(Lines::default());
         if running {
             lines.open();
@@ -158,13 +167,23 @@ impl Sandbox {
     /// Moves to another phase. The gate is closed first and opened last.
     pub(crate) fn set_phase(&self, phase: Phase) {
         if phase != Phase::Running {
-            self.run_mut().phase = phase;
+            let mut run = self.run_mut();
+            if run.phase == Phase::Running {
+                run.stopped = Some(Instant::now());
+            }
+            run.phase = phase;
+            drop(run);
             self.lines.close();
             self.pool.clear();
             return;
         }
         self.run_mut().phase = phase;
         self.lines.open();
+    }
+
+    /// Tells whether it ceased to run so short a time ago.
+    pub(crate) fn stopped_within(&self, time: Duration) -> bool {
+        self.run_mut().stopped.is_some_and(|stopped| stopped.elapsed() < time)
     }
 
     /// Sets the end of the present run.

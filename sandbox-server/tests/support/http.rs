@@ -87,12 +87,17 @@ impl Request {
 
     /// Sends it and reads the answer to its end.
     pub(crate) fn send(self, to: SocketAddr) -> Answer {
-        read(&mut self.header("Connection", "close").open(to))
+        let what = self.head.lines().next().unwrap_or_default().to_owned();
+        read_of(&mut self.header("Connection", "close").open(to), &what)
     }
 }
 
 /// Reads up to the end of the head of an answer; what came of the body is returned too.
 pub(crate) fn read_head(stream: &mut TcpStream) -> (String, Vec<u8>) {
+    read_head_of(stream, "a request")
+}
+
+fn read_head_of(stream: &mut TcpStream, what: &str) -> (String, Vec<u8>) {
     let mut bytes = Vec::new();
     loop {
         if let Some(end) = bytes.windows(4).position(|four| four == b"\r\n\r\n") {
@@ -100,7 +105,7 @@ pub(crate) fn read_head(stream: &mut TcpStream) -> (String, Vec<u8>) {
             return (String::from_utf8(bytes).unwrap(), body);
         }
         let mut more = [0; 4096];
-        let count = stream.read(&mut more).unwrap();
+        let count = stream.read(&mut more).unwrap_or_else(|error| panic!("no answer to {what}: {error}"));
         assert!(count > 0, "the connection ended in the head: {:?}", String::from_utf8_lossy(&bytes));
         bytes.extend_from_slice(&more[..count]);
     }
@@ -108,7 +113,11 @@ pub(crate) fn read_head(stream: &mut TcpStream) -> (String, Vec<u8>) {
 
 /// Reads a whole answer from a connection that the server closes.
 pub(crate) fn read(stream: &mut TcpStream) -> Answer {
-    let (head, mut raw) = read_head(stream);
+    read_of(stream, "a request")
+}
+
+fn read_of(stream: &mut TcpStream, what: &str) -> Answer {
+    let (head, mut raw) = read_head_of(stream, what);
     // A connection that is reset says the same as one that is closed.
     let _ = stream.read_to_end(&mut raw);
     let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap();
