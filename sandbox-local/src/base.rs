@@ -213,6 +213,14 @@ pub(crate) fn ensure(home: &Path, spec: &Spec) -> Result<PathBuf, Failure> {
         .mode(0o755)
         .create(&parent)
         .doing("make the directory of base trees")?;
+    // One builds, and the others wait: a second tree would only be removed again, which on some disks takes longer than
+    // to build it.
+    let lock = parent.join(format!(".lock-{}", key(spec)));
+    let lock = fs::File::create(&lock).doing(format_args!("make {}", lock.display()))?;
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).doing("wait for the base tree")?;
+    if path.is_dir() {
+        return Ok(path);
+    }
     let mut suffix = [0_u8; 8];
     sys::fill_random(&mut suffix).doing("get random numbers")?;
     let fresh = parent.join(format!(".new-{}", hex(&suffix)));

@@ -435,5 +435,9 @@ fn own_places(spec: &Spec) -> Result<(), Failure> {
             spec.user.name
         ))?;
     }
-    fs::File::create("/var/lib/sandhold/owned").doing("note that the user has its places").map(drop)
+    // An imported tree need not have the directory.
+    make_dirs(Path::new("/var/lib/sandhold"), 0o755)
+        .and_then(|()| fs::File::create("/var/lib/sandhold/owned"))
+        .doing("note that the user has its places")
+        .map(drop)
 }
