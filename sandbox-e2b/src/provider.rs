@@ -236,14 +236,20 @@ impl SandboxProvider for E2bProvider {
 
     async fn list_snapshots(&self, filter: SnapshotFilter) -> Result<ResultStream<SnapshotInfo>> {
         let found = self.snapshots(&filter);
-        // E2B matches names by its own rules, with and without team and tag; it tells no sandbox.
-        Ok(ResultStream::unfold((found, filter.sandbox), |(mut found, sandbox)| async move {
-            loop {
-                let item = match found.next().await? {
-                    Ok(taken) if crate::fork::carries(&taken) => continue,
-                    item => item.map(|taken| snapshot_info(taken, sandbox.as_ref())),
-                };
-                return Some((item, (found, sandbox)));
+        // E2B tells no age and lists the newest first: all are read before the first, the oldest, is told. It matches
+        // names by its own rules, with and without team and tag, and tells no sandbox.
+        Ok(ResultStream::unfold((Some(found), Vec::new()), move |(unread, mut read)| {
+            let sandbox = filter.sandbox.clone();
+            async move {
+                if let Some(found) = unread {
+                    match found.collect().await {
+                        Ok(found) => read = found,
+                        Err(error) => return Some((Err(error), (None, read))),
+                    }
+                    read.retain(|taken| !crate::fork::carries(taken));
+                }
+                let oldest = read.pop()?;
+                Some((Ok(snapshot_info(oldest, sandbox.as_ref())), (None, read)))
             }
         }))
     }

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use sandhold_core::retry::RetryPolicy;
 use sandhold_core::{
-    Attempt, ConnectOptions, CreateOptions, DestroyOutcome, Error, ErrorKind, FindQuery, Generation, Key,
-    ListFilter, Memory, Outcome, Owner, PauseOutcome, SandboxId, SandboxProvider, SandboxProviderExt,
-    SandboxSpec, Tags,
+    Attempt, ConnectOptions, CreateOptions, DestroyOutcome, Error, ErrorKind, FindQuery, ForkOptions,
+    Generation, Key, ListFilter, Memory, Outcome, Owner, PauseOutcome, SandboxId, SandboxProvider,
+    SandboxProviderExt, SandboxSpec, SnapshotFilter, Tags,
 };
 use sandhold_e2b::testing::{Answer, Fault, Proxy, RetryAfter, Route, Rule};
 use sandhold_e2b::wire::ListQuery;
@@ -465,4 +465,50 @@ async fn sandboxes_of_mastra_are_found_by_their_own_id_when_told_so() {
         let tags = provider.find_id(&id()).await.unwrap().unwrap().tags;
         assert_eq!(tags.map(|tags| tags.key.as_str().to_owned()), owner.map(|_| "k".to_owned()));
     }
+}
+
+#[tokio::test]
+async fn snapshots_are_told_oldest_first_without_those_that_carry_forks() {
+    let (proxy, provider) = alone().await;
+    let named = |id: &str, name: &str| json!({"snapshotID": id, "names": [name]});
+    let carrier = named("t:fork", &format!("team/sandhold-fork-{}", Attempt::random().unwrap()));
+    let newest = Answer::new(200).with_json(&json!([named("t:c", "team/c"), carrier]));
+    proxy.add(answer(newest.with_header("x-next-token", "2")).times(1));
+    proxy.add(json_answer(200, &json!([named("t:a", "team/a")])));
+    let listed = provider.list_snapshots(SnapshotFilter::default().with_sandbox(id())).await.unwrap();
+    let listed = listed.collect().await.unwrap();
+    let ids: Vec<_> = listed.iter().map(|info| info.id.as_str()).collect();
+    assert_eq!(ids, ["t:a", "t:c"]);
+    assert_eq!(listed[0].sandbox, Some(id()));
+}
+
+#[tokio::test]
+async fn a_fork_carries_its_own_tags_and_the_ways_of_its_source() {
+    let (proxy, provider) = alone().await;
+    let mut source = detail("isource", "running");
+    source["allowInternetAccess"] = json!(false);
+    source["lifecycle"] = json!({"onTimeout": "pause", "autoResume": true});
+    source["network"] = json!({"denyOut": ["10.0.0.0/8"], "allowPublicTraffic": true});
+    source["metadata"]["free"] = json!("pair");
+    proxy.add(json_answer(200, &source).with_route(Route::Info));
+    proxy.add(json_answer(200, &json!([])).with_route(Route::List));
+    proxy.add(
+        json_answer(201, &json!({"snapshotID": "team/x:default", "names": []})).with_route(Route::Snapshot),
+    );
+    proxy.add(json_answer(201, &sandbox()).with_route(Route::Create));
+    let mut tags = tags();
+    (tags.generation, tags.attempt) = (Generation::new("g2"), Attempt::new("a2"));
+    let forked = provider.fork(&SandboxId::new("isource"), ForkOptions::new(tags)).await.unwrap();
+    assert_eq!(forked.generation(), Some(&Generation::new("g2")));
+    let sent = proxy.exchanges();
+    let create = sent.iter().find(|sent| sent.route == Route::Create).unwrap();
+    assert_eq!(create.headers["idempotency-key"], "a2");
+    let body = create.json().unwrap();
+    assert_eq!((&body["templateID"], &body["metadata"]["free"]), (&json!("team/x:default"), &json!("pair")));
+    assert_eq!(
+        (&body["metadata"]["sandhold-attempt"], &body["autoResume"]["enabled"]),
+        (&json!("a2"), &json!(true))
+    );
+    assert_eq!(body["allow_internet_access"], false);
+    assert_eq!(body["network"], json!({"denyOut": ["10.0.0.0/8"], "allowPublicTraffic": false}));
 }

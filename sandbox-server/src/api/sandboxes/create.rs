@@ -102,13 +102,17 @@ async fn checked(
     let mounts = asked.volume_mounts.unwrap_or_default();
     check_mounts(&mounts)?;
     let template = resolve::template(app, &asked.template_id).await?;
+    let env = asked.env_vars.unwrap_or_default();
+    // What is made from a snapshot has the variables of its source, as stored memory keeps them at E2B.
+    let mut context = template.context.clone();
+    context.env.extend(env.clone());
     Ok(NewSandbox {
         network: network::enforced(&egress, app.config.egress)?,
         mounts: resolve::volumes(app, &mounts).await?,
         made: Made {
             template: template.id.clone(),
             alias: template.alias.clone(),
-            context: (template.context != Context::default()).then(|| template.context.clone()),
+            context: (context != Context::default()).then_some(context),
             start: template.start.clone(),
             secure,
             timeout,
@@ -122,7 +126,7 @@ async fn checked(
         },
         template,
         metadata,
-        env: asked.env_vars.unwrap_or_default(),
+        env,
         idempotency_key: key,
     })
 }
