@@ -151,7 +151,9 @@ impl Account {
             memory: lost.then_some(false),
         };
         let connected = self.control.connect(id, connect, options.deadline).await;
-        let (sandbox, woken) = connected.map_err(|error| error.with_context("id", id))?;
+        let (sandbox, woken, doubted) = connected.map_err(|error| error.with_context("id", id))?;
+        // A lost answer may be the one that said so.
+        let woken = woken || (doubted && known.state == State::Paused);
         if woken && runs && options.lease.is_none() {
             // It was paused after the look, and woken for a moment only.
             let seconds = lease_seconds(self.config(), self.config().lease)?;

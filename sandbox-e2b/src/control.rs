@@ -267,13 +267,14 @@ impl Control {
         }
     }
 
-    /// Connects, and says whether the sandbox had to be woken for it.
+    /// Connects, and says whether the sandbox had to be woken for it, as far as the last answer tells, and whether an
+    /// earlier send of the same request may have done so.
     pub(crate) async fn connect(
         &self,
         id: &SandboxId,
         connect: Connect,
         deadline: Duration,
-    ) -> Result<(Sandbox, bool)> {
+    ) -> Result<(Sandbox, bool, bool)> {
         let id = segment(id)?;
         let call = Call::idempotent("connect");
         let v2 = Ask::new(call, Method::POST, format!("/v2/sandboxes/{id}/connect"))
@@ -284,7 +285,7 @@ impl Control {
             self.ask(ask.with_json(&connect)?.with_deadline(deadline)).await
         };
         let reply = self.by_version(v2, v1).await?;
-        Ok((reply.json()?, reply.status() == StatusCode::CREATED))
+        Ok((reply.json()?, reply.status() == StatusCode::CREATED, reply.doubted))
     }
 
     pub(crate) async fn get(&self, operation: &'static str, id: &SandboxId) -> Result<SandboxDetail> {

@@ -512,3 +512,20 @@ async fn a_fork_carries_its_own_tags_and_the_ways_of_its_source() {
     assert_eq!(body["allow_internet_access"], false);
     assert_eq!(body["network"], json!({"denyOut": ["10.0.0.0/8"], "allowPublicTraffic": false}));
 }
+
+#[tokio::test]
+async fn a_resume_whose_answer_was_lost_is_still_a_resume() {
+    let (proxy, provider) = alone().await;
+    proxy.add(json_answer(200, &detail(ID, "paused")).with_route(Route::Info));
+    proxy.add(Rule::new(Fault::ResetBefore).with_route(Route::Connect).times(1));
+    proxy.add(json_answer(200, &sandbox()).with_route(Route::Connect));
+    assert_eq!(provider.connect(&id()).await.unwrap().resumed, Some(Memory::Kept));
+}
+
+#[tokio::test]
+async fn a_sandbox_that_somebody_else_woke_was_not_resumed_by_this_connect() {
+    let (proxy, provider) = alone().await;
+    proxy.add(json_answer(200, &detail(ID, "paused")).with_route(Route::Info));
+    proxy.add(json_answer(200, &sandbox()).with_route(Route::Connect));
+    assert_eq!(provider.connect(&id()).await.unwrap().resumed, None);
+}
