@@ -58,7 +58,7 @@ fn every_error_has_a_body_that_the_sdks_can_read() {
         ("POST", "/sandboxes/i_0/pause", 400),
     ] {
         let answer = Request::new(method, path).key().send(at);
-        assert_eq!(refused(&answer, status).is_empty(), false, "{method} {path}");
+        assert!(!refused(&answer, status).is_empty(), "{method} {path}");
     }
     let unknown = Request::new("GET", "/sandboxes/i0").key().send(at);
     assert_eq!(unknown.text(), r#"{"code":404,"message":"Sandbox \"i0\" not found"}"#);

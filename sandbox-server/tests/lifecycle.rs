@@ -21,7 +21,7 @@ fn moment(info: &Value, field: &str) -> SystemTime {
 fn left(sandbox: &Box) -> u64 {
     let end = moment(&sandbox.info().json(), "endAt");
     let left = end.duration_since(SystemTime::now()).unwrap_or(Duration::ZERO);
-    (left.as_secs() + 9) / 10 * 10
+    left.as_secs().div_ceil(10) * 10
 }
 
 fn post(sandbox: &Box, rest: &str, body: Value) -> u16 {
