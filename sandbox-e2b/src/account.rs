@@ -164,8 +164,7 @@ impl Account {
         }
         let without_memory = lost || known.pause_mode == Some(PauseMode::Filesystem);
         let memory = if without_memory { Memory::Lost } else { Memory::Kept };
-        // An answer that was lost may have been the one that said so.
-        let resumed = (woken || known.state == State::Paused).then_some(memory);
+        let resumed = woken.then_some(memory);
         Ok(Connected { sandbox, generation: known.generation, user: known.user, resumed })
     }
 
