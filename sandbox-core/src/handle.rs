@@ -55,7 +55,7 @@ pub trait SandboxHandle: fmt::Debug + Send + Sync + 'static {
     /// [`crate::ErrorKind::Unauthenticated`] for an unknown user.
     ///
     /// # Cancellation
-    /// A process that was started runs on.
+    /// A process whose start was not waited for is killed, from a task of its own, as nobody knows of it.
     async fn start(&self, spec: ProcessSpec) -> Result<Process>;
 
     /// Attaches to a process that was started earlier, by this program or another.

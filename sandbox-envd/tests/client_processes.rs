@@ -6,6 +6,7 @@
 mod handles;
 mod support;
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use handles::{Plane, handle};
@@ -15,6 +16,9 @@ use sandhold_core::{
 };
 use sandhold_envd::{Dialect, EnvdConfig, EnvdHandle};
 use support::{Running, start};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 
 async fn sandbox() -> (Running, EnvdHandle) {
     let running = start(|config| config).await;
@@ -45,6 +49,50 @@ async fn output_exit_code_and_signal_come_as_they_are() {
     assert_eq!((output.stdout.text().as_ref(), output.stderr.text().as_ref()), ("out", "err"));
     assert_eq!(output.exit, ExitStatus::exited(7));
     assert_eq!(handle.exec(sh("kill -SEGV $$")).await.unwrap().exit, ExitStatus::signaled(11));
+}
+
+/// A way to the daemon on which answers are held back from a certain moment on, until told.
+async fn relay(daemon: SocketAddr, held: watch::Receiver<bool>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((client, _)) = listener.accept().await {
+            let (mut from_client, mut to_client) = client.into_split();
+            let (mut from_daemon, mut to_daemon) = TcpStream::connect(daemon).await.unwrap().into_split();
+            let mut held = held.clone();
+            tokio::spawn(async move { tokio::io::copy(&mut from_client, &mut to_daemon).await });
+            tokio::spawn(async move {
+                let mut bytes = [0; 4096];
+                while let Ok(read @ 1..) = from_daemon.read(&mut bytes).await {
+                    held.wait_for(|held| !held).await.unwrap();
+                    to_client.write_all(&bytes[..read]).await.unwrap();
+                }
+            });
+        }
+    });
+    address
+}
+
+#[tokio::test]
+async fn a_command_that_is_cancelled_before_it_is_known_to_run_is_killed() {
+    let (running, direct) = sandbox().await;
+    let (hold, held) = watch::channel(true);
+    let slow = handle(relay(running.address, held).await, EnvdConfig::new(), Plane::Running);
+    let waiting = tokio::spawn(async move { slow.exec(sh("exec sleep 1000").with_tag("early")).await });
+    let is_there =
+        || async { direct.processes().await.unwrap().iter().any(|process| process.exit.is_none()) };
+    while !is_there().await {
+        tokio::task::yield_now().await;
+    }
+    waiting.abort();
+    assert!(waiting.await.unwrap_err().is_cancelled());
+    hold.send(false).unwrap();
+    let killed = async {
+        while is_there().await {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), killed).await.expect("the command runs on");
 }
 
 #[tokio::test]

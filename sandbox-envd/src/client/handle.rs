@@ -12,6 +12,7 @@ use sandhold_core::{
     Result, ResultStream, SandboxHandle, SandboxId, SandboxInfo, SandboxState, Signal, WatchEvent,
     WatchOptions, WriteOptions,
 };
+use tokio::sync::oneshot;
 
 use crate::client::convert;
 use crate::client::fault::{Call, Effect};
@@ -177,7 +178,20 @@ impl SandboxHandle for EnvdHandle {
     }
 
     async fn start(&self, spec: ProcessSpec) -> Result<Process> {
-        self.start_process(spec).await
+        // In a task of its own: a caller that leaves before the process is known would leave it behind, known to nobody.
+        let handle = self.clone();
+        let (tell, told) = oneshot::channel();
+        tokio::spawn(async move {
+            if let Err(Ok(process)) = tell.send(handle.start_process(spec).await)
+                && let Err(error) = process.control().signal(Signal::KILL).await
+            {
+                tracing::warn!(%error, pid = process.pid(), "a process whose start was given up could not be killed");
+            }
+        });
+        told.await.unwrap_or_else(|_| {
+            let error = Error::new(ErrorKind::OutcomeUnknown, "the task of the start ended without a result");
+            Err(error.at(self.inner.provider, "start").with_outcome(Outcome::Unknown))
+        })
     }
 
     async fn attach(&self, process: ProcessSelector, options: AttachOptions) -> Result<Process> {
