@@ -37,6 +37,7 @@ mod store;
 mod sudo;
 mod sys;
 mod usage;
+mod waking;
 mod workload;
 
 pub use cgroup::FreezerTier;
