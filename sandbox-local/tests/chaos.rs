@@ -4,6 +4,8 @@
 mod chaos;
 #[path = "support/reality.rs"]
 mod reality;
+#[path = "support/verdict.rs"]
+mod verdict;
 
 use chaos::{Chaos, HOST_VARIABLE};
 

@@ -1,4 +1,4 @@
-//! Kills a host, a daemon or a monitor at as many random moments as asked, and compares what is left with what is said.
+//! Kills a host, a daemon, a monitor or a copier at as many random moments as asked, and compares what is left with what is said.
 //!
 //! `cargo run --release -p sandhold-benches --bin chaos-local [-- --moments N] [--seed N] [--quiet]`
 #![expect(clippy::print_stdout, reason = "the report is what this program is for")]
@@ -9,6 +9,8 @@ mod chaos;
 mod helper;
 #[path = "../../../sandbox-local/tests/support/reality.rs"]
 mod reality;
+#[path = "../../../sandbox-local/tests/support/verdict.rs"]
+mod verdict;
 
 use std::error::Error;
 use std::process::ExitCode;

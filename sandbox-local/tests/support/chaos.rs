@@ -1,8 +1,8 @@
-//! Kills a host, a daemon or a monitor at random moments of a sandbox's life, and compares what the provider then says
+//! Kills a host, a daemon, a monitor or a copier at random moments of a sandbox's life, and compares what the provider then says
 //! with what is really there.
 //!
 //! The host is a real process: this very program, run again. A program that uses this calls [`host`] when
-//! [`HOST_VARIABLE`] is set, and [`run`] otherwise. It needs `reality` beside it, as a module of the same parent.
+//! [`HOST_VARIABLE`] is set, and [`run`] otherwise. It needs `reality` and `verdict` beside it, as modules of the same parent.
 
 #![allow(
     clippy::unwrap_used,
@@ -21,19 +21,20 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use sandhold_core::{
-    Attempt, ConnectOptions, CreateOptions, Error, ErrorKind, Generation, Key, ListFilter, Owner, Result,
-    SandboxHandle, SandboxHandleExt as _, SandboxId, SandboxProvider as _, SandboxProviderExt as _,
-    SandboxSpec, Tags,
+    Attempt, ConnectOptions, CreateOptions, Error, ErrorKind, ForkOptions, Generation, Key, Owner, Result,
+    SandboxHandle, SandboxHandleExt as _, SandboxProvider as _, SandboxProviderExt as _, SandboxSpec,
+    SnapshotOptions, Tags,
 };
 use sandhold_local::{LocalConfig, LocalProvider};
 
 use super::reality::{Part, Reality, eventually, kill, nothing_is_left, parts};
+use super::verdict;
 
 /// Set, to the state directory, for a process that is to be a host.
 pub(crate) const HOST_VARIABLE: &str = "SANDHOLD_CHAOS_HOST";
 
 /// How long anything may take on a busy machine before it counts as hanging.
-const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// How a run is made.
 #[derive(Clone, Debug)]
@@ -56,6 +57,8 @@ pub(crate) enum Victim {
     Host,
     Daemon,
     Monitor,
+    /// The helper that copies files for a snapshot or a fork.
+    Copier,
 }
 
 /// What was done, and in the middle of what.
@@ -75,6 +78,8 @@ pub(crate) struct Report {
     pub(crate) writes: u32,
     /// Sandboxes that were gone, as acknowledged or begun.
     pub(crate) gone: u32,
+    /// Snapshots and forks that were there afterwards, and held what was acknowledged before them.
+    pub(crate) copies: u32,
 }
 
 impl fmt::Display for Report {
@@ -85,14 +90,20 @@ impl fmt::Display for Report {
         write!(
             f,
             "missed {}; connected again {}, {} of them restarted, {} paused late; {} acknowledged writes compared; \
-             gone {}",
-            self.missed, self.reconnected, self.restarted, self.late_pauses, self.writes, self.gone
+             gone {}; {} whole copies",
+            self.missed,
+            self.reconnected,
+            self.restarted,
+            self.late_pauses,
+            self.writes,
+            self.gone,
+            self.copies
         )
     }
 }
 
 /// Bytes that a path and a number stand for.
-fn content(path: &str, salt: u64) -> Vec<u8> {
+pub(crate) fn content(path: &str, salt: u64) -> Vec<u8> {
     let mut state = path
         .bytes()
         .fold(salt | 1, |state, byte| state.wrapping_mul(0x0100_0000_01b3).wrapping_add(u64::from(byte)) | 1);
@@ -135,10 +146,10 @@ async fn live(config: LocalConfig, salt: u64, attempt: Attempt, say: &impl Fn(&s
         attempt,
     };
     say("begin create");
-    let mut handle = provider.create_opts(CreateOptions::new(SandboxSpec::default(), tags)).await?;
+    let mut handle = provider.create_opts(CreateOptions::new(SandboxSpec::default(), tags.clone())).await?;
     let id = handle.id().clone();
     say("done create");
-    for round in 0..3 {
+    for round in 0..3_u8 {
         for file in 0..3 {
             let path = format!("w{round}-{file}");
             say(&format!("begin write {path}"));
@@ -159,6 +170,9 @@ async fn live(config: LocalConfig, salt: u64, attempt: Attempt, say: &impl Fn(&s
         say("begin resume");
         handle = provider.connect_opts(&id, ConnectOptions::default()).await?.handle;
         say("done resume");
+        if round == COPIED {
+            copies(&provider, &*handle, &tags, say).await?;
+        }
     }
     say("begin destroy");
     provider.destroy(&id).await?;
@@ -166,18 +180,59 @@ async fn live(config: LocalConfig, salt: u64, attempt: Attempt, say: &impl Fn(&s
     Ok(())
 }
 
+/// The copies of a sandbox that a host makes in the middle of its life, and gives up again.
+async fn copies(
+    provider: &LocalProvider,
+    handle: &dyn SandboxHandle,
+    tags: &Tags,
+    say: &impl Fn(&str),
+) -> Result<()> {
+    say("begin snapshot");
+    let snapshot = provider.snapshot(handle.id(), SnapshotOptions::default()).await?;
+    say("done snapshot");
+    let tags = Tags { attempt: fork_of(&tags.attempt), key: Key::new("fork")?, ..tags.clone() };
+    say("begin fork");
+    let fork = provider.fork(handle.id(), ForkOptions::new(tags)).await?;
+    say("done fork");
+    say("begin unfork");
+    provider.destroy(fork.id()).await?;
+    say("done unfork");
+    say("begin forget");
+    provider.delete_snapshot(&snapshot.id).await?;
+    say("done forget");
+    Ok(())
+}
+
+/// The attempt of the fork that the host makes which makes its sandbox by `attempt`.
+pub(crate) fn fork_of(attempt: &Attempt) -> Attempt {
+    Attempt::new(format!("{attempt}-fork"))
+}
+
 // ---- the one that kills and compares ----
 
-/// The steps of a host in their order, as often as it takes them.
-const STEPS: [(&str, usize); 6] =
-    [("create", 1), ("write", 9), ("exec", 3), ("pause", 3), ("resume", 3), ("destroy", 1)];
+/// The steps of a host, as often as it takes them.
+const STEPS: [(&str, usize); 10] = [
+    ("create", 1),
+    ("write", 9),
+    ("exec", 3),
+    ("pause", 3),
+    ("resume", 3),
+    ("snapshot", 1),
+    ("fork", 1),
+    ("unfork", 1),
+    ("forget", 1),
+    ("destroy", 1),
+];
 
-struct Host {
+/// After which round of writes a host makes copies.
+pub(crate) const COPIED: u8 = 1;
+
+pub(crate) struct Host {
     child: Child,
     lines: Receiver<String>,
     /// Steps that were begun, and those of them that were done.
-    begun: Vec<String>,
-    done: Vec<String>,
+    pub(crate) begun: Vec<String>,
+    pub(crate) done: Vec<String>,
     failed: Option<String>,
     over: bool,
 }
@@ -270,11 +325,12 @@ pub(crate) fn run(chaos: &Chaos) -> Report {
         let salt = random.u64(..);
         // Not from the seed: what a run that failed left must not be taken for what this one left.
         let attempt = Attempt::random().expect("random bytes");
-        let id = format!("sb-{attempt}");
-        known.insert(id.clone());
-        let victim = [Victim::Host, Victim::Daemon, Victim::Monitor][random.usize(..3)];
+        known.insert(format!("sb-{attempt}"));
+        known.insert(format!("sb-{}", fork_of(&attempt)));
+        let victim = [Victim::Host, Victim::Daemon, Victim::Monitor, Victim::Copier][random.usize(..4)];
         // A create is the step with most to leave half-made: half of all kills of what it makes fall into it.
         let (step, times) = match victim {
+            Victim::Copier => (["snapshot", "fork"][random.usize(..2)], 1),
             Victim::Daemon | Victim::Monitor if random.bool() => STEPS[0],
             _ => STEPS[random.usize(..STEPS.len())],
         };
@@ -282,7 +338,7 @@ pub(crate) fn run(chaos: &Chaos) -> Report {
         // Some steps take less than a millisecond and some more than ten; of a create only some are left by the time that
         // what it makes is seen.
         let longest = match (victim, step) {
-            (Victim::Daemon | Victim::Monitor, "create") => [50, 500, 3_000],
+            (Victim::Daemon | Victim::Monitor, "create") | (Victim::Copier, _) => [50, 500, 3_000],
             _ => [300, 3_000, 20_000],
         }[random.usize(..3)];
         let delay = Duration::from_micros(random.u64(..longest));
@@ -293,8 +349,9 @@ pub(crate) fn run(chaos: &Chaos) -> Report {
             Victim::Host => None,
             Victim::Daemon => Some(Part::Daemon),
             Victim::Monitor => Some(Part::Monitor),
+            Victim::Copier => Some(Part::Helper),
         };
-        if let Some(wanted) = wanted.filter(|_| step == "create") {
+        if let Some(wanted) = wanted.filter(|wanted| step == "create" || *wanted == Part::Helper) {
             // It comes to be in the middle of this step.
             eventually(Duration::from_secs(5), || find_part(&home, wanted).is_some());
         }
@@ -331,10 +388,17 @@ pub(crate) fn run(chaos: &Chaos) -> Report {
             let lost = why.starts_with("gone ") && !host.begun.iter().any(|step| step == "destroy");
             assert!(!lost, "{scene}: the host took a kept sandbox for gone: {why}");
         }
-        let id = SandboxId::new(id);
-        let check = compare(&config, &home, &id, salt, &host, &mut report);
-        if let Err(broken) = runtime.block_on(check) {
-            panic!("{scene}: {broken}\nbegun {:?}\ndone {:?}\n{:?}", host.begun, host.done, host.failed);
+        // What it ordered goes on without it, and nobody else removes what that left.
+        let rest = || parts(&home).iter().all(|(_, part)| *part != Part::Helper);
+        let check = verdict::reach(&config, &home, &attempt, salt, &host, &mut report);
+        let checked = runtime.block_on(check);
+        match checked
+            .and_then(|made| eventually(PATIENCE, rest).then_some(made).ok_or("a helper hangs".into()))
+        {
+            Ok(made) => known.extend(made),
+            Err(broken) => {
+                panic!("{scene}: {broken}\nbegun {:?}\ndone {:?}\n{:?}", host.begun, host.done, host.failed)
+            }
         }
         known.insert(runtime.block_on(make_and_destroy(&config)));
         let left = Reality::of(&home, &known);
@@ -372,128 +436,4 @@ async fn make_and_destroy(config: &LocalConfig) -> String {
         provider.create_opts(CreateOptions::new(SandboxSpec::default(), tags)).await.expect("a create");
     provider.destroy(handle.id()).await.expect("a destroy");
     handle.id().to_string()
-}
-
-/// Compares what the provider says after a kill with what is there and with what was acknowledged, and destroys it.
-async fn compare(
-    config: &LocalConfig,
-    home: &Path,
-    id: &SandboxId,
-    salt: u64,
-    host: &Host,
-    report: &mut Report,
-) -> std::result::Result<(), String> {
-    let said = |what: &str, error: &Error| {
-        format!("{what}: {error} ({:?})", std::error::Error::source(error).map(ToString::to_string))
-    };
-    let provider = LocalProvider::new(config.clone()).map_err(|error| said("open", &error))?;
-    let listed: BTreeSet<SandboxId> = tokio::time::timeout(PATIENCE, async {
-        let stream = provider.list(ListFilter::default()).await?;
-        Ok(stream.collect().await?.into_iter().map(|info| info.id).collect())
-    })
-    .await
-    .map_err(|_| "the list hangs".to_owned())?
-    .map_err(|error: Error| said("list", &error))?;
-
-    // A destroy that was begun may still be under way in its helper, which outlives its host.
-    let begun = |step: &str| host.begun.iter().any(|other| other == step);
-    let done = |step: &str| host.done.iter().any(|other| other == step);
-    if done("create") && !begun("destroy") && !listed.contains(id) {
-        return Err("an acknowledged sandbox is not listed".to_owned());
-    }
-    if done("destroy") && listed.contains(id) {
-        return Err("a destroyed sandbox is listed".to_owned());
-    }
-    if let Some(stranger) = listed.iter().find(|other| *other != id) {
-        return Err(format!("{stranger} is listed and was never made"));
-    }
-    if !listed.contains(id) {
-        report.gone += 1;
-        let settled = eventually(Duration::from_secs(20), || {
-            let there = Reality::of(home, &BTreeSet::from([id.to_string()]));
-            there.directories.is_empty() && there.processes.is_empty() && there.cgroups.is_empty()
-        });
-        if !settled {
-            let there = Reality::of(home, &BTreeSet::from([id.to_string()]));
-            return Err(format!("what is not listed is there: {there:#?}"));
-        }
-        return Ok(());
-    }
-
-    // The pause of a host that was killed may still be on its way to the daemon.
-    let mut late =
-        u32::from(host.begun.last().is_some_and(|step| step == "pause" && host.done.last() != Some(step)));
-    let work = loop {
-        let connected =
-            tokio::time::timeout(PATIENCE, provider.connect_opts(id, ConnectOptions::default())).await;
-        let connection = match connected.map_err(|_| "connect hangs".to_owned())? {
-            // Listed while its destroy was under way, and gone now.
-            Err(error) if error.kind() == ErrorKind::Gone && begun("destroy") => {
-                report.gone += 1;
-                return Ok(());
-            }
-            other => other.map_err(|error| said("connect", &error))?,
-        };
-        report.restarted += u32::from(connection.resumed == Some(sandhold_core::Memory::Lost));
-        let work = acknowledged(&*connection.handle, salt, host, report);
-        let work = tokio::time::timeout(Duration::from_secs(30), work).await;
-        match work.unwrap_or_else(|_| Err("the connected sandbox hangs".to_owned())) {
-            Err(_) if late > 0 => {
-                late = 0;
-                report.late_pauses += 1;
-            }
-            other => break other,
-        }
-    };
-    report.reconnected += 1;
-    if let Err(broken) = work {
-        // The destroy of a host that was killed goes on in its helper.
-        let gone = begun("destroy")
-            && eventually(Duration::from_secs(20), || !home.join("sandboxes").join(id.as_str()).exists());
-        if !gone {
-            return Err(broken);
-        }
-        report.gone += 1;
-        return Ok(());
-    }
-    provider.destroy(id).await.map_err(|error| said("destroy", &error))?;
-    Ok(())
-}
-
-async fn acknowledged(
-    handle: &dyn SandboxHandle,
-    salt: u64,
-    host: &Host,
-    report: &mut Report,
-) -> std::result::Result<(), String> {
-    for step in &host.done {
-        let (path, expected) = match step.split_once(' ') {
-            Some(("write", path)) => (path, content(path, salt)),
-            Some(("exec", path)) => {
-                let round = path.trim_start_matches('x');
-                let mut both = content(&format!("w{round}-0"), salt);
-                both.extend(content(&format!("w{round}-1"), salt));
-                (path, both)
-            }
-            _ => continue,
-        };
-        let found = handle
-            .read_bytes(path)
-            .await
-            .map_err(|error| format!("{path} was acknowledged and cannot be read: {error}"))?;
-        if found != expected {
-            return Err(format!(
-                "{path} was acknowledged with {} bytes and now has {} others",
-                expected.len(),
-                found.len()
-            ));
-        }
-        report.writes += 1;
-    }
-    let output =
-        handle.shell("echo alive").await.map_err(|error| format!("nothing runs any more: {error}"))?;
-    if output.stdout.text() != "alive\n" {
-        return Err(format!("a command said {:?}", output.stdout.text()));
-    }
-    Ok(())
 }

@@ -15,6 +15,8 @@ pub(crate) struct Reality {
     pub(crate) directories: BTreeSet<String>,
     /// The directories below `staging`.
     pub(crate) staged: BTreeSet<String>,
+    /// The directories below `snapshots`.
+    pub(crate) snapshots: BTreeSet<String>,
     /// Which sandbox each id range is of.
     pub(crate) ids: BTreeSet<String>,
     /// Processes of helpers, daemons and workloads: the id, and what shows that it is ours.
@@ -46,6 +48,7 @@ impl Reality {
                 .map(|name| fs::read_to_string(home.join("ids").join(name)).unwrap_or_default())
                 .collect(),
             staged: names(&home.join("staging")),
+            snapshots: names(&home.join("snapshots")),
             processes: processes(home, &known),
             mounts: fs::read_to_string("/proc/self/mountinfo")
                 .unwrap_or_default()
@@ -121,9 +124,9 @@ pub(crate) enum Part {
     Helper,
 }
 
-/// Finds the processes of the helper that work for sandboxes of a state directory.
+/// Finds the processes of the helper that work for a state directory.
 pub(crate) fn parts(home: &Path) -> Vec<(i32, Part)> {
-    let needle = format!("{}/sandboxes/", home.display());
+    let needle = format!("{}/", home.display());
     let mut found = Vec::new();
     for pid in pids() {
         let Ok(words) = fs::read(format!("/proc/{pid}/cmdline")) else { continue };
