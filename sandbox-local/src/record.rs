@@ -290,8 +290,11 @@ impl Spec {
         if let Some(path) = inside.into_iter().flatten().find(|path| is_system_place(path)) {
             return bad(format!("path {}: belongs to the system; use another", path.display()));
         }
-        if let Some(bind) = self.binds.iter().find(|bind| is_kernel_place(&bind.target)) {
-            return bad(format!("path {}: belongs to the kernel; use another", bind.target.display()));
+        if let Some(bind) = self.binds.iter().find(|bind| hides_the_system(&bind.target)) {
+            return bad(format!(
+                "mount at {}: it would hide what the system inside needs; use another path",
+                bind.target.display()
+            ));
         }
         if let Some(path) =
             self.workdir.as_ref().filter(|path| *path != Path::new("/") && !plain_absolute(path))
@@ -340,6 +343,15 @@ fn is_system_place(path: &Path) -> bool {
     is_kernel_place(path)
         || whole.iter().any(|place| path == Path::new(place))
         || below.iter().any(|place| path.starts_with(place))
+}
+
+/// Says whether a directory shown at a path would hide the system from those inside, or what this crate puts there.
+fn hides_the_system(path: &Path) -> bool {
+    let open = ["/opt", "/root", "/tmp"];
+    let ours = ["/usr/local", "/usr/local/bin", "/var/lib", "/var/lib/sandhold"];
+    path == Path::new("/")
+        || ours.iter().any(|place| path == Path::new(place))
+        || (is_system_place(path) && !open.iter().any(|place| path == Path::new(place)))
 }
 
 /// Says whether a path is absolute, below `/`, free of `.` and `..`, and safe in a line of `/etc/passwd`.

@@ -128,11 +128,40 @@ async fn a_mount_of_something_that_is_not_there_or_no_directory_is_refused_by_na
         assert_eq!((error.kind(), error.reason()), (ErrorKind::InvalidArgument, Some("mount")));
         assert!(error.message().contains(source.to_str().unwrap()), "{error}");
     }
-    for target in ["mnt", "/proc/x", "/mnt/../etc", "/sys"] {
+}
+
+#[tokio::test]
+async fn a_mount_that_would_hide_the_system_is_refused_by_name_before_anything_is_made() {
+    let place = Place::new();
+    let provider = place.open();
+    let targets = [
+        "mnt",
+        "/mnt/../etc",
+        "/",
+        "//",
+        "/proc",
+        "/proc/x",
+        "/sys",
+        "/dev/shm",
+        "/etc",
+        "/etc/",
+        "/usr",
+        "/usr/bin",
+        "/usr/lib/x",
+        "/usr/local",
+        "/usr/local/bin",
+        "/bin",
+        "/lib64",
+        "/run",
+        "/run/sandhold/x",
+        "/var",
+        "/var/lib/sandhold",
+    ];
+    for target in targets {
         let spec = SandboxSpec::default().with_mount(Mount::host_dir(target, place.home.path()));
         let error = place.refused(&provider, spec).await;
-        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{target}");
-        assert!(error.message().contains(target), "{error}");
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{target}: {error}");
+        assert!(error.message().contains(target), "{target}: {error}");
     }
 }
 
