@@ -277,6 +277,21 @@ async fn dropping_a_process_leaves_it_alone_and_a_signal_reaches_its_tree() {
 }
 
 #[tokio::test]
+async fn the_last_real_time_signal_arrives_and_one_that_is_none_is_refused() {
+    let (_running, handle) = sandbox().await;
+    let mut process =
+        handle.start(sh("trap 'exit 7' 64; echo here; while :; do sleep 0.05; done")).await.unwrap();
+    read_until(&mut process, "here").await;
+    let pid = process.pid();
+    for none in [-1, 0, 32, 65] {
+        let error = handle.signal(ProcessSelector::Pid(pid), Signal(none)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{none}: {error}");
+    }
+    assert!(handle.signal(ProcessSelector::Pid(pid), Signal(64)).await.unwrap());
+    assert_eq!(process.wait().await.unwrap().code, Some(7));
+}
+
+#[tokio::test]
 async fn the_daemon_ends_a_foreground_command_whose_host_died() {
     let (_running, handle) = sandbox().await;
     let spec = sh("trap '' TERM; while :; do sleep 0.05; done");

@@ -9,6 +9,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::sync::oneshot;
 
 use crate::daemon::process::reaper::{Exit, Reaper};
+use crate::daemon::process::signal::by_number;
 use crate::daemon::process::spawn::{self, Command, Stdio};
 use crate::daemon::state::State;
 
@@ -92,7 +93,7 @@ impl Guest {
     /// # Errors
     /// Those of the kernel.
     pub fn signal(&self, number: i32) -> io::Result<bool> {
-        self.reaper.signal(self.pid, named(number)?)
+        self.reaper.signal(self.pid, known(number)?)
     }
 
     /// Sends a signal to the guest and the rest of its process group, as a terminal does; false if it ended.
@@ -100,7 +101,7 @@ impl Guest {
     /// # Errors
     /// Those of the kernel.
     pub fn signal_group(&self, number: i32) -> io::Result<bool> {
-        let signal = named(number)?;
+        let signal = known(number)?;
         self.reaper
             .while_waited_for(self.pid, || kill_process_group(self.pid, signal).map_err(io::Error::from))
     }
@@ -118,7 +119,7 @@ impl Guest {
     }
 }
 
-fn named(number: i32) -> io::Result<Signal> {
+fn known(number: i32) -> io::Result<Signal> {
     let unknown = || io::Error::new(io::ErrorKind::InvalidInput, format!("no signal {number}"));
-    Signal::from_named_raw(number).ok_or_else(unknown)
+    by_number(number).ok_or_else(unknown)
 }

@@ -9,6 +9,7 @@ mod reaper;
 mod reply;
 mod running;
 mod service;
+mod signal;
 mod spawn;
 mod stream;
 mod supervise;

@@ -16,6 +16,7 @@ use crate::daemon::auth;
 use crate::daemon::keepalive::{self, KeepAlive};
 use crate::daemon::process::reply::{Follow, Reply};
 use crate::daemon::process::running::{End, InputError, Process as Running};
+use crate::daemon::process::signal::by_number;
 use crate::daemon::process::spawn::{Command, SpawnError, Stdio};
 use crate::daemon::process::stream::Stream;
 use crate::daemon::process::supervise::Deadline;
@@ -324,7 +325,7 @@ fn directory(
 
 fn number(request: &SendSignalRequest) -> Result<Number, ConnectError> {
     if let Some(number) = request.signal_number {
-        return Number::from_named_raw(number)
+        return by_number(number)
             .ok_or_else(|| ConnectError::invalid_argument(format!("there is no signal {number}")));
     }
     match request.signal.as_known() {
