@@ -214,7 +214,7 @@ async fn what_cannot_be_downloaded_is_refused_and_never_waited_for() {
     rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0)
         .unwrap();
     assert_error(&get(&running, &pipe, &[]).await, 400);
-    assert_error(&put(&running, &pipe, &[], b"x").await, 500);
+    assert_error(&put(&running, &pipe, &[], b"x").await, 409);
     assert_error(&ask(running.address, "PUT /files?path=/tmp/x", &[], b"").await, 405);
 }
 
@@ -271,6 +271,99 @@ async fn an_upload_through_a_link_writes_its_target() {
     assert_eq!(put(&running, &dir.path().join("dangling"), &[], b"x").await.status, 200);
     assert_eq!(fs::read(dir.path().join("made")).unwrap(), b"x");
     assert!(dir.path().join("link").is_symlink() && dir.path().join("dangling").is_symlink());
+}
+
+#[tokio::test]
+async fn uploads_to_one_path_at_once_do_not_mix() {
+    let running = support::start(|config| config).await;
+    let dir = tempfile::tempdir().unwrap();
+    for (name, there) in [("new", false), ("existing", true)] {
+        // Held in memory, and long enough not to be.
+        for sizes in [[250_000, 200_000], [3_000_000, 2_000_000], [3_000_000, 100_000]] {
+            let file = dir.path().join(format!("{name}-{}-{}", sizes[0], sizes[1]));
+            if there {
+                fs::write(&file, noise(4_000_000)).unwrap();
+            }
+            let bodies: Vec<Vec<u8>> =
+                (0..16).map(|number| vec![number; sizes[usize::from(number) % 2]]).collect();
+            // All of them have begun before the first one ends.
+            let mut wires = Vec::new();
+            for body in &bodies {
+                wires.push(begin(&running, &file, body.len(), &body[..body.len() - 1]).await);
+            }
+            let ends: Vec<_> = wires
+                .into_iter()
+                .zip(&bodies)
+                .map(|(mut wire, body)| {
+                    let last = body[body.len() - 1..].to_vec();
+                    tokio::spawn(async move {
+                        wire.send(last).await;
+                        wire.answer().await.status
+                    })
+                })
+                .collect();
+            for end in ends {
+                assert_eq!(end.await.unwrap(), 200);
+            }
+            let found = fs::read(&file).unwrap();
+            assert!(bodies.contains(&found), "{}: {} bytes of several", file.display(), found.len());
+        }
+    }
+}
+
+fn pipe(path: &Path) {
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+    mknodat(CWD, path, FileType::Fifo, Mode::RWXU, 0).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upload_to_a_pipe_reaches_a_slow_reader_whole() {
+    let running = support::start(|config| config).await;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("pipe");
+    pipe(&path);
+    let data = noise(1_000_000);
+    let reader = tokio::task::spawn_blocking({
+        let path = path.clone();
+        move || fs::read(path).unwrap()
+    });
+    // Until the reader has opened it there is none.
+    loop {
+        let answer = put(&running, &path, &[], &data).await;
+        if answer.status == 200 {
+            break;
+        }
+        assert_error(&answer, 409);
+    }
+    assert!(reader.await.unwrap() == data);
+}
+
+#[tokio::test]
+async fn uploads_to_pipes_that_nobody_reads_keep_nobody_else_waiting() {
+    let running = support::start(|config| config).await;
+    let dir = tempfile::tempdir().unwrap();
+    // Open on both sides, and never read: more of them than a daemon has threads for what blocks.
+    let mut held = Vec::new();
+    let mut wires = Vec::new();
+    let data = noise(100_000);
+    for number in 0..512 {
+        let path = dir.path().join(format!("pipe-{number}"));
+        pipe(&path);
+        held.push(fs::OpenOptions::new().read(true).write(true).open(&path).unwrap());
+        wires.push(begin(&running, &path, data.len(), &data).await);
+    }
+    let (send, mut refused) = tokio::sync::mpsc::unbounded_channel();
+    for mut wire in wires {
+        let send = send.clone();
+        tokio::spawn(async move { send.send(wire.answer().await) });
+    }
+    // Some have the patience of an upload; the others get an answer at once.
+    for _ in 0..512 - 16 {
+        assert_error(&refused.recv().await.unwrap(), 409);
+    }
+    let file = dir.path().join("file");
+    assert_eq!(put(&running, &file, &[], &data).await.status, 200);
+    assert!(get(&running, &file, &[]).await.body == data);
 }
 
 #[tokio::test]
@@ -453,18 +546,20 @@ async fn a_broken_upload_leaves_no_new_file_and_the_old_content_of_an_existing_o
     fs::write(&existing, "precious").unwrap();
     let sent = noise(2_000_000);
 
-    let wire = begin(&running, &fresh, 3_000_000, &sent).await;
-    eventually("the new file appears", || fs::metadata(&fresh).is_ok_and(|stat| stat.len() > 0)).await;
-    drop(wire);
-    eventually("the new file goes", || !fresh.exists()).await;
-
-    let wire = begin(&running, &existing, 3_000_000, &sent).await;
     let staged = || {
         fs::read_dir("/proc/self/fd").unwrap().flatten().any(|fd| {
             let target = fs::read_link(fd.path()).unwrap_or_default();
             target.starts_with(dir.path()) && text(&target).ends_with("(deleted)")
         })
     };
+    let wire = begin(&running, &fresh, 3_000_000, &sent).await;
+    eventually("the content is staged", staged).await;
+    assert!(!fresh.exists(), "half a file has no name");
+    drop(wire);
+    eventually("the staged content goes", || !staged()).await;
+    assert!(!fresh.exists());
+
+    let wire = begin(&running, &existing, 3_000_000, &sent).await;
     eventually("the content is staged", staged).await;
     assert_eq!(fs::read_to_string(&existing).unwrap(), "precious");
     drop(wire);

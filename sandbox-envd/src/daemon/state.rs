@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
+use crate::daemon::files::Turns;
 use crate::daemon::http::ExtraRoutes;
 use crate::daemon::process::ProcessTable;
 use crate::daemon::users::Users;
@@ -211,6 +212,7 @@ pub(crate) struct State {
     session: RwLock<Session>,
     pub(crate) processes: ProcessTable,
     pub(crate) watchers: Watchers,
+    pub(crate) turns: Turns,
 }
 
 impl State {
@@ -225,6 +227,7 @@ impl State {
             users: Users::new(config.user_mode),
             processes: ProcessTable::new(&config)?,
             watchers: Watchers::new(),
+            turns: Turns::default(),
             session,
             config,
         }))

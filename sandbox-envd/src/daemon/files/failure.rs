@@ -55,6 +55,17 @@ impl Failure {
         Self::bad(format!("path '{}' is a directory", path.display()))
     }
 
+    /// A pipe that is full, or that has no reader.
+    pub(super) fn unread(path: &Path, why: &str) -> Self {
+        Self::new(StatusCode::CONFLICT, format!("cannot write to the pipe '{}': {why}", path.display()))
+    }
+
+    /// A pipe whose reader takes nothing.
+    pub(super) fn stalled(path: &Path) -> Self {
+        let text = format!("the upload stalled: nobody takes what is in the pipe '{}'", path.display());
+        Self::new(StatusCode::REQUEST_TIMEOUT, text)
+    }
+
     pub(super) fn interrupted() -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "the operation was interrupted: the daemon stops")
     }

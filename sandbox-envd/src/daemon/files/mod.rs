@@ -8,6 +8,7 @@ mod multipart;
 mod negotiate;
 mod signature;
 mod target;
+mod turns;
 mod upload;
 
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use self::failure::Failure;
 #[cfg(feature = "fuzzing")]
 pub use self::multipart::multipart;
 pub use self::signature::{FileAccess, FileOperation};
+pub(crate) use self::turns::Turns;
 use crate::daemon::auth;
 use crate::daemon::fs::Actor;
 use crate::daemon::http::Body;

@@ -2,23 +2,27 @@
 //!
 //! E2B's envd truncates the file and writes into it as the body arrives. This keeps what clients rely on (the
 //! same inode with its links and watches, a CREATE event for a new file and a WRITE event for its content),
-//! but a body that breaks off leaves no half file:
+//! but a body that breaks off leaves no half file, and bodies that arrive at once do not mix:
 //!
 //! * A short body is written only once it is complete.
-//! * A new file is written as it arrives, and removed if the body breaks off.
-//! * The content of an existing file is replaced only once the new one is complete: until then that is a
-//!   nameless file in the same directory. It costs the room, and another copy, of the new content.
+//! * Until then, a longer one is a nameless file in the same directory. It gets its name if there is no such
+//!   file yet; else, or where a nameless file cannot get one, it is copied into the file of that name.
+//! * The content of an existing file is replaced by one upload at a time.
+//! * A pipe or a device gets the body as it arrives, as far as somebody takes it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Seek, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use rustix::fs::{FallocateFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::daemon::files::failure::Failure;
 use crate::daemon::fs::{self as files, Actor, Metadata};
+use crate::daemon::state::State;
 
 /// A body up to this many bytes waits in memory until it is complete.
 const SHORT: usize = 256 * 1024;
@@ -29,25 +33,26 @@ const COPY: usize = 256 * 1024;
 pub(super) struct Target {
     path: PathBuf,
     actor: Actor,
+    state: Arc<State>,
     content: Content,
 }
 
 enum Content {
     /// Still short.
     Held(Vec<u8>),
-    /// In place: a new file (removed if it does not become complete), a device, a pipe.
-    InPlace { file: File, new: bool },
-    /// In a nameless file, to replace the content of the existing one.
+    /// A device or a pipe.
+    Device(File),
+    /// In a nameless file, to become the one of that name or its content.
     Staged(File),
 }
 
 impl Target {
     /// Begins an upload to `path`. Nothing is touched yet.
-    pub(super) fn open(path: PathBuf, actor: Actor) -> Result<Self, Failure> {
+    pub(super) fn open(path: PathBuf, actor: Actor, state: Arc<State>) -> Result<Self, Failure> {
         match fs::metadata(&path) {
             Ok(stat) if stat.is_dir() => Err(Failure::directory(&path)),
             Err(error) if error.kind() != ErrorKind::NotFound => Err(Failure::io("write", &path, &error)),
-            _ => Ok(Self { path, actor, content: Content::Held(Vec::new()) }),
+            _ => Ok(Self { path, actor, state, content: Content::Held(Vec::new()) }),
         }
     }
 
@@ -63,7 +68,7 @@ impl Target {
                 return Ok(());
             }
             let held = std::mem::take(held);
-            self.content = self.begin_long()?;
+            self.content = self.begin_long().map_err(|error| self.failed(&error))?;
             self.write_through(&held)?;
         }
         self.write_through(data)
@@ -71,7 +76,8 @@ impl Target {
 
     fn write_through(&mut self, data: &[u8]) -> Result<(), Failure> {
         let written = match &mut self.content {
-            Content::InPlace { file, .. } | Content::Staged(file) => file.write_all(data),
+            Content::Staged(file) => file.write_all(data),
+            Content::Device(file) => self.state.turns.pour(file, data, self.state.config.upload_idle),
             Content::Held(held) => {
                 held.extend_from_slice(data);
                 Ok(())
@@ -82,36 +88,97 @@ impl Target {
 
     /// Makes the new content that of the file, owned by the user, with `metadata` as its metadata.
     pub(super) fn commit(mut self, metadata: &Metadata) -> Result<(), Failure> {
-        let content = std::mem::replace(&mut self.content, Content::Held(Vec::new()));
-        let (file, new, written) = match content {
-            Content::InPlace { file, new } => (file, new, Ok(())),
+        let done = match std::mem::replace(&mut self.content, Content::Held(Vec::new())) {
+            Content::Device(file) => files::replace_metadata(&file, metadata),
             Content::Held(held) => {
-                let (mut file, new) = self.open_existing_or_new().map_err(|error| self.failed(&error))?;
-                let length = held.len() as u64;
-                let written = replace_content(&mut file, length, |file| file.write_all(&held));
-                (file, new, written)
+                // To a regular file this just writes.
+                self.replace(held.len() as u64, metadata, |file| self.pour(file, &held))
             }
-            Content::Staged(mut staged) => {
-                let (mut file, new) = self.open_existing_or_new().map_err(|error| self.failed(&error))?;
-                let written = staged.stream_position().and_then(|length| {
-                    replace_content(&mut file, length, |file| copy(&mut staged, file, length))
-                });
-                (file, new, written)
-            }
+            Content::Staged(mut staged) => self.name(&staged, metadata).and_then(|named| {
+                if named {
+                    return Ok(());
+                }
+                let length = staged.stream_position()?;
+                self.replace(length, metadata, |file| copy(&mut staged, file, length))
+            }),
         };
-        let done = written.and_then(|()| files::replace_metadata(&file, metadata));
-        // A new file that failed is removed when this is dropped.
-        self.content = Content::InPlace { file, new: new && done.is_err() };
         done.map_err(|error| self.failed(&error))
     }
 
     /// Decides how a body that is not short is kept while it arrives.
-    fn begin_long(&self) -> Result<Content, Failure> {
-        let begin = || match fs::metadata(&self.path) {
-            Ok(stat) if stat.is_file() => self.stage().map(Content::Staged),
-            _ => self.open_existing_or_new().map(|(file, new)| Content::InPlace { file, new }),
+    fn begin_long(&self) -> io::Result<Content> {
+        match fs::metadata(&self.path) {
+            Ok(stat) if !stat.is_file() => self.open_existing_or_new().map(|(file, _)| Content::Device(file)),
+            _ => self.stage().map(Content::Staged),
+        }
+    }
+
+    /// Gives a nameless file the name of this upload; false when that is taken, or cannot be done here.
+    fn name(&self, staged: &File, metadata: &Metadata) -> io::Result<bool> {
+        let nameless = format!("/proc/self/fd/{}", staged.as_raw_fd());
+        if rustix::fs::linkat(CWD, &nameless, CWD, &self.path, AtFlags::SYMLINK_FOLLOW).is_err() {
+            return Ok(false);
+        }
+        let done = self.state.turns.at(&staged.metadata()?, || self.finish(staged, metadata));
+        if done.is_err() {
+            self.forget(staged);
+        }
+        done.map(|()| true)
+    }
+
+    /// Does what is to be done to a file that was nameless until now.
+    fn finish(&self, staged: &File, metadata: &Metadata) -> io::Result<()> {
+        self.actor.own(staged)?;
+        files::replace_metadata(staged, metadata)?;
+        // Those who watch are to hear of the content too, not of the name alone; the kernel tells of it under the name
+        // by which the file was opened.
+        let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let named = match rustix::fs::open(&self.path, flags, Mode::empty()) {
+            Ok(named) => File::from(named),
+            // Renamed or removed since: it is not ours any more.
+            Err(_) => return Ok(()),
         };
-        begin().map_err(|error| self.failed(&error))
+        let stat = named.metadata()?;
+        if same_file(&stat, &staged.metadata()?) { named.set_len(stat.len()) } else { Ok(()) }
+    }
+
+    /// Makes `length` bytes that `write` writes the content of the file, which may be new.
+    fn replace(
+        &self,
+        length: u64,
+        metadata: &Metadata,
+        mut write: impl FnMut(&mut File) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let mut tries = 0..8;
+        loop {
+            let (mut file, new) = self.open_existing_or_new()?;
+            let stat = file.metadata()?;
+            if !stat.is_file() {
+                return write(&mut file).and_then(|()| files::replace_metadata(&file, metadata));
+            }
+            let done = self.state.turns.at(&stat, || {
+                // Another upload that failed may have removed what it made. Somewhere a path may never lead to the same
+                // file twice.
+                let there = fs::metadata(&self.path).is_ok_and(|there| same_file(&there, &stat));
+                if !there && tries.next().is_some() {
+                    return Ok(false);
+                }
+                let untouched = new && file.metadata()?.len() == 0;
+                let done = replace_content(&mut file, length, &mut write)
+                    .and_then(|()| files::replace_metadata(&file, metadata));
+                if untouched && done.is_err() {
+                    self.forget(&file);
+                }
+                done.map(|()| true)
+            });
+            if done? {
+                return Ok(());
+            }
+        }
+    }
+
+    fn pour(&self, into: &File, data: &[u8]) -> io::Result<()> {
+        self.state.turns.pour(into, data, self.state.config.upload_idle)
     }
 
     /// Opens the file for writing as it is, or makes it and its parents; says whether it is new.
@@ -130,22 +197,21 @@ impl Target {
             }
             Err(error) => return Err(error),
         };
-        let flags = rustix::fs::fcntl_getfl(&made.0)?;
-        rustix::fs::fcntl_setfl(&made.0, flags - OFlags::NONBLOCK)?;
         if let Err(error) = self.actor.own(&made.0) {
             if made.1 {
-                let _ = fs::remove_file(&self.path);
+                self.forget(&made.0);
             }
             return Err(error);
         }
         Ok(made)
     }
 
-    /// Opens a nameless file beside the target.
+    /// Opens a nameless file beside the target, whose parents are made.
     fn stage(&self) -> io::Result<File> {
-        let path = fs::canonicalize(&self.path)?;
-        let parent = path.parent().unwrap_or(Path::new("/"));
-        match rustix::fs::open(parent, OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC, Mode::RUSR) {
+        let there = fs::canonicalize(&self.path).unwrap_or_else(|_| self.path.clone());
+        let parent = there.parent().unwrap_or(Path::new("/"));
+        self.actor.make_dirs(parent)?;
+        match rustix::fs::open(parent, OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC, 0o666.into()) {
             Ok(file) => return Ok(file.into()),
             // Not every file system (or kernel) can make a file without a name.
             Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL | Errno::NOENT) => {}
@@ -156,22 +222,24 @@ impl Target {
         Ok(file)
     }
 
-    fn failed(&self, error: &io::Error) -> Failure {
-        match Errno::from_io_error(error) {
-            Some(Errno::ISDIR) => Failure::directory(&self.path),
-            _ => Failure::io("write", &self.path, error),
-        }
-    }
-}
-
-impl Drop for Target {
-    fn drop(&mut self) {
-        let Content::InPlace { file, new: true } = &self.content else { return };
-        // Someone may have put another file there meanwhile; that is not ours to remove.
+    /// Removes a file that this upload made, unless someone put another one there meanwhile.
+    fn forget(&self, file: &File) {
         if let (Ok(ours), Ok(there)) = (file.metadata(), fs::symlink_metadata(&self.path))
             && same_file(&ours, &there)
         {
             let _ = fs::remove_file(&self.path);
+        }
+    }
+
+    fn failed(&self, error: &io::Error) -> Failure {
+        match Errno::from_io_error(error) {
+            Some(Errno::ISDIR) => Failure::directory(&self.path),
+            Some(Errno::NXIO) => Failure::unread(&self.path, "nobody reads it"),
+            None if error.kind() == ErrorKind::WouldBlock => {
+                Failure::unread(&self.path, "nobody takes what is in it, and too many uploads wait already")
+            }
+            None if error.kind() == ErrorKind::TimedOut => Failure::stalled(&self.path),
+            _ => Failure::io("write", &self.path, error),
         }
     }
 }
@@ -180,7 +248,7 @@ pub(super) fn same_file(a: &fs::Metadata, b: &fs::Metadata) -> bool {
     (a.dev(), a.ino()) == (b.dev(), b.ino())
 }
 
-/// Replaces the content of an open file by `length` bytes that `write` writes.
+/// Replaces the content of an open regular file by `length` bytes that `write` writes.
 ///
 /// The room is taken first, so that a full disk leaves the old content.
 fn replace_content(
@@ -189,17 +257,15 @@ fn replace_content(
     write: impl FnOnce(&mut File) -> io::Result<()>,
 ) -> io::Result<()> {
     let stat = file.metadata()?;
-    if stat.is_file() {
-        if length > stat.len() {
-            let reserved = rustix::fs::fallocate(&*file, FallocateFlags::KEEP_SIZE, 0, length);
-            // Any other error means that this file system cannot reserve room.
-            if let Err(error @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) = reserved {
-                return Err(error.into());
-            }
+    if length > stat.len() {
+        let reserved = rustix::fs::fallocate(&*file, FallocateFlags::KEEP_SIZE, 0, length);
+        // Any other error means that this file system cannot reserve room.
+        if let Err(error @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) = reserved {
+            return Err(error.into());
         }
-        if stat.len() > 0 {
-            file.set_len(0)?;
-        }
+    }
+    if stat.len() > 0 {
+        file.set_len(0)?;
     }
     write(file)
 }

@@ -4,7 +4,7 @@
 //! the next pieces are collected. There is no limit on the whole, only on silence.
 
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -63,9 +63,9 @@ pub(super) async fn upload(
     let begin = move || {
         let actor = actor(&state, query.username.as_deref())?;
         let sink = match kind {
-            Kind::Raw(path) => Sink::Raw(Target::open(actor.resolve(&path)?, actor)?),
+            Kind::Raw(path) => Sink::Raw(Target::open(actor.resolve(&path)?, actor, state)?),
             Kind::Form(parser) => {
-                Sink::Form { parser, path: query.path, actor, open: None, taken: Vec::new() }
+                Sink::Form { parser, path: query.path, actor, state, open: None, taken: Vec::new() }
             }
         };
         Ok(Pipeline::new(decoder, Receiver { sink, metadata, written: Vec::new() }))
@@ -268,10 +268,11 @@ enum Sink {
         /// Path of the query, which wins over the part's file name.
         path: Option<String>,
         actor: Actor,
+        state: Arc<State>,
         /// The file of the current part, if it is one.
         open: Option<Target>,
         /// What was written before, to refuse a path that comes twice.
-        taken: Vec<std::path::PathBuf>,
+        taken: Vec<PathBuf>,
     },
 }
 
@@ -279,9 +280,13 @@ impl Receiver {
     fn push(&mut self, data: &[u8]) -> Result<(), Failure> {
         match &mut self.sink {
             Sink::Raw(target) => target.write(data),
-            Sink::Form { parser, path, actor, open, taken } => parser.push(data, &mut |event| {
+            Sink::Form { parser, path, actor, state, open, taken } => parser.push(data, &mut |event| {
                 match event {
-                    Event::Part(head) => *open = part_target(&head, path.as_deref(), actor, taken)?,
+                    Event::Part(head) => {
+                        let file = part_path(&head, path.as_deref(), actor, taken)?;
+                        let begin = |file| Target::open(file, actor.clone(), Arc::clone(state));
+                        *open = file.map(begin).transpose()?;
+                    }
                     Event::Data(data) => {
                         if let Some(target) = open {
                             target.write(data)?;
@@ -315,12 +320,12 @@ impl Receiver {
 }
 
 /// Only parts named `file` are files. `%22` in a file name stays as it is: E2B's envd does not decode it.
-fn part_target(
+fn part_path(
     head: &PartHead,
     path: Option<&str>,
     actor: &Actor,
-    taken: &[std::path::PathBuf],
-) -> Result<Option<Target>, Failure> {
+    taken: &[PathBuf],
+) -> Result<Option<PathBuf>, Failure> {
     if head.name.as_deref() != Some("file") {
         return Ok(None);
     }
@@ -335,5 +340,5 @@ fn part_target(
             path.display()
         )));
     }
-    Target::open(path, actor.clone()).map(Some)
+    Ok(Some(path))
 }
