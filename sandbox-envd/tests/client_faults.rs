@@ -251,7 +251,6 @@ async fn what_e2b_s_daemon_has_not_is_refused_before_anything_is_sent() {
     let pid = || ProcessSelector::Pid(1);
     let replay = sandhold_core::AttachOptions::default().with_replay(sandhold_core::ReplayFrom::start());
     for error in [
-        handle.dial(80).await.map(drop).unwrap_err(),
         handle.start(sh().with_retain(1)).await.map(drop).unwrap_err(),
         handle.attach(pid(), replay).await.map(drop).unwrap_err(),
         handle.release(pid()).await.map(drop).unwrap_err(),
