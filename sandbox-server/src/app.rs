@@ -8,7 +8,7 @@ use crate::config::ServerConfig;
 use crate::guard::Guard;
 use crate::machine::Machine;
 use crate::samples;
-use crate::sandboxes::{Flights, Index};
+use crate::sandboxes::{self, Flights, Index};
 use crate::secrets::Secrets;
 use crate::snapshots::Snapshots;
 use crate::store::Store;
@@ -39,6 +39,7 @@ impl App {
         let (store, secret) = blocking(move || {
             let store = Store::open(&home)?;
             let secret = store.secret()?;
+            sandboxes::forget_old(&store)?;
             Ok((store, secret))
         })
         .await?;

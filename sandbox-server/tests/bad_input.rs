@@ -244,6 +244,12 @@ fn the_same_idempotency_key_makes_one_sandbox() {
     let other = ask(json!({ "templateID": "base", "timeout": 61 }));
     refused(&other, 422);
     assert_eq!(other.json()["error_code"], "idempotency_request_mismatch");
-    let listed = Request::new("GET", "/v2/sandboxes").key().send(at);
-    assert_eq!(listed.json().as_array().unwrap().len(), 1);
+    let listed = || Request::new("GET", "/v2/sandboxes").key().send(at).json().as_array().unwrap().len();
+    assert_eq!(listed(), 1);
+    // A copy of the create that comes after the end of its sandbox makes no other one.
+    let id = answers[0].json()["sandboxID"].as_str().unwrap().to_owned();
+    assert_eq!(Request::new("DELETE", &format!("/sandboxes/{id}")).key().send(at).status, 204);
+    let late = ask(json!({ "templateID": "base", "timeout": 60 }));
+    refused(&late, 409);
+    assert_eq!((late.json()["error_code"].as_str(), listed()), (Some("idempotency_sandbox_ended"), 0));
 }

@@ -34,6 +34,8 @@ pub mod codes {
     pub const IDEMPOTENCY_IN_PROGRESS: &str = "idempotency_in_progress";
     /// What became of the first create with this idempotency key is not known.
     pub const IDEMPOTENCY_UNKNOWN: &str = "idempotency_outcome_unknown";
+    /// The create with this idempotency key made its sandbox, which has ended. Said by Sandhold's server alone.
+    pub const IDEMPOTENCY_ENDED: &str = "idempotency_sandbox_ended";
     /// The daemon inside did not answer while the sandbox was to be stored.
     pub const GUEST_UNRESPONSIVE: &str = "sandbox_snapshot_guest_agent_unresponsive";
 }

@@ -72,7 +72,7 @@ impl Flights {
 }
 
 impl App {
-    /// Makes a sandbox; with an idempotency key at most one, whatever happens.
+    /// Makes a sandbox; with an idempotency key at most one, whatever happens, also after the end of that one.
     pub(crate) async fn create_sandbox(self: &Arc<Self>, new: NewSandbox) -> ApiResult<Arc<Sandbox>> {
         let Some(key) = &new.idempotency_key else {
             return self.make(ids::random()?, new).await;
@@ -81,12 +81,26 @@ impl App {
         let flight = self.flights.of(&id);
         let _flight = flight.lock().await;
         match self.find_sandbox(&id).await? {
-            None => self.make(id, new).await,
+            None if self.is_spent(&id).await? => Err(ApiError::conflict(
+                "the sandbox of this idempotency key has ended; take another key for a new one",
+            )
+            .with_error_code(codes::IDEMPOTENCY_ENDED)),
+            None => {
+                let sandbox = self.make(id, new).await?;
+                self.spend(&sandbox.id).await?;
+                Ok(sandbox)
+            }
             Some(known) if known.phase() == Phase::Killing => {
                 Err(ApiError::conflict("the sandbox of this idempotency key is being killed")
                     .with_error_code(codes::IDEMPOTENCY_IN_PROGRESS))
             }
-            Some(known) if known.made.request == new.made.request => Ok(known),
+            Some(known) if known.made.request == new.made.request => {
+                // The server may have been killed between the sandbox and the note.
+                if !self.is_spent(&id).await? {
+                    self.spend(&id).await?;
+                }
+                Ok(known)
+            }
             Some(_) => Err(ApiError::new(
                 StatusCode::UNPROCESSABLE_ENTITY,
                 "the idempotency key was used before, with another request",

@@ -9,6 +9,7 @@ mod lines;
 mod made;
 mod notes;
 mod sandbox;
+mod spent;
 
 pub(crate) use changes::Connected;
 pub(crate) use create::{Flights, NewSandbox};
@@ -16,3 +17,4 @@ pub(crate) use index::Index;
 pub(crate) use lines::{Closed, Line};
 pub(crate) use made::{Made, RESERVED};
 pub(crate) use sandbox::{Phase, Sandbox, now};
+pub(crate) use spent::forget_old;
