@@ -1,8 +1,10 @@
 //! Work on files that belong to ids of the inside, by a process of the same id map.
 
 use std::io::Read;
+use std::os::fd::{AsFd, BorrowedFd};
 
-use rustix::process::{Gid, Uid, WaitOptions, waitpid};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Gid, Signal, Uid, WaitOptions, waitpid};
 
 use crate::failure::{Doing, Failure, FailureKind};
 use crate::record::IdMap;
@@ -23,7 +25,7 @@ pub(crate) fn as_root(ids: &IdMap, work: impl FnOnce() -> Result<(), Failure>) -
             let mut byte = [0];
             // Without the byte the map was not written.
             let done = match rustix::io::read(&ready, &mut byte) {
-                Ok(1) => become_root().and_then(|()| work()),
+                Ok(1) => become_root().and_then(|()| follow_parent(said.as_fd())).and_then(|()| work()),
                 _ => Err(Failure::new(FailureKind::Unexpected, "the helper ended early")),
             };
             if let Err(error) = &done {
@@ -58,4 +60,15 @@ fn become_root() -> Result<(), Failure> {
     rustix::thread::set_thread_res_gid(Gid::ROOT, Gid::ROOT, Gid::ROOT)
         .and_then(|()| rustix::thread::set_thread_res_uid(Uid::ROOT, Uid::ROOT, Uid::ROOT))
         .doing("become root inside")
+}
+
+/// Ends with the helper, which nobody else waits for: its work would go on in secret, and keep what it holds.
+fn follow_parent(said: BorrowedFd<'_>) -> Result<(), Failure> {
+    // Asked for after the ids changed, which clears it. If the helper died before, nobody hears what is said.
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).doing("follow the helper")?;
+    let mut unheard = [PollFd::from_borrowed_fd(said, PollFlags::empty())];
+    match poll(&mut unheard, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).doing("look for the helper")? {
+        0 => Ok(()),
+        _ => Err(Failure::new(FailureKind::Unexpected, "the helper ended early")),
+    }
 }

@@ -6,7 +6,6 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use rustix::fs::{FlockOperation, flock};
 use sandhold_core::{Error, ErrorKind, Result, SandboxId};
 use tokio::time::Instant;
 
@@ -50,6 +49,17 @@ pub(crate) struct Beginning {
 #[derive(Debug)]
 pub(crate) struct ChangeLock {
     _file: File,
+}
+
+/// A lock on the state directory, given up when it is dropped or its process dies.
+#[derive(Debug)]
+pub(crate) struct Held(File);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // Said aloud: a child that another thread is about to start has a copy of the descriptor until it is executed.
+        let _ = self.0.unlock();
+    }
 }
 
 fn failed(doing: &'static str, path: &Path, error: io::Error) -> Error {
@@ -201,15 +211,15 @@ impl StateDir {
     }
 
     /// Keeps the sweep away from what is between two places; given up with its process.
-    pub(crate) fn creating(&self) -> Result<File> {
+    pub(crate) fn creating(&self) -> Result<Held> {
         hold_staging(&self.root).map_err(|error| failed("lock", &self.root.join(STAGING), error))
     }
 
     /// Lets one creator at a time give its sandbox a time and a name. Whoever lists then sees no sandbox without those
     /// that are older, and all contenders for a key agree on the first.
-    fn turn(&self) -> Result<File> {
+    fn turn(&self) -> Result<Held> {
         let path = self.root.join("sandboxes");
-        let held = File::open(&path).and_then(|directory| directory.lock().map(|()| directory));
+        let held = File::open(&path).and_then(|directory| directory.lock().map(|()| Held(directory)));
         held.map_err(|error| failed("lock", &path, error))
     }
 
@@ -282,9 +292,10 @@ impl StateDir {
     pub(crate) fn sweep(&self) -> Vec<PathBuf> {
         let staging = self.root.join(STAGING);
         let Ok(lock) = File::open(&staging) else { return Vec::new() };
-        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+        if lock.try_lock().is_err() {
             return Vec::new();
         }
+        let _alone = Held(lock);
         let left = entries(&staging).filter(|path| cleanup::remove_tree(path).is_err()).collect();
         for path in entries(&self.root.join("ids")) {
             // It holds the id of its sandbox, or nothing when its creator died at once.
@@ -397,12 +408,12 @@ pub(crate) fn remove_ended(directory: &Path) -> Result<()> {
 }
 
 /// Makes the place for what has no name yet, and keeps the sweep away from it as long as the answer lives.
-pub(crate) fn hold_staging(root: &Path) -> io::Result<File> {
+pub(crate) fn hold_staging(root: &Path) -> io::Result<Held> {
     let path = root.join(STAGING);
     private_directory(&path)?;
     let staging = File::open(&path)?;
     staging.lock_shared()?;
-    Ok(staging)
+    Ok(Held(staging))
 }
 
 /// What is in a directory; nothing when it cannot be read.
