@@ -40,6 +40,10 @@ pub(crate) async fn read(request: Request) -> Result<Bytes, ApiError> {
 
 pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     let text = if bytes.trim_ascii().is_empty() { b"{}" } else { bytes };
+    // Serde would take the members of an array for the fields in order.
+    if text.trim_ascii_start().first() != Some(&b'{') {
+        return Err(ApiError::bad_request("the request body is not a JSON object"));
+    }
     serde_json::from_slice(text)
         .map_err(|error| ApiError::bad_request(format!("the request body is not valid: {error}")))
 }

@@ -45,9 +45,23 @@ impl Guard {
         let name =
             host.trim_start_matches('[').trim_end_matches(']').trim_end_matches('.').to_ascii_lowercase();
         if let Ok(address) = name.parse::<IpAddr>() {
-            return address.is_loopback() || local.is_some_and(|local| local.to_canonical() == address);
+            return address.is_loopback()
+                || local.is_some_and(|local| local.to_canonical() == address)
+                || is_interface(address);
         }
         name == "localhost" || name.ends_with(".localhost") || self.allowed.contains(&name)
+    }
+}
+
+/// Tells whether an interface of this machine has the address now: behind a forwarded port a client calls another one than
+/// it reaches.
+fn is_interface(address: IpAddr) -> bool {
+    match if_addrs::get_if_addrs() {
+        Ok(interfaces) => interfaces.iter().any(|interface| interface.ip() == address),
+        Err(error) => {
+            tracing::warn!(%error, "the addresses of the interfaces cannot be read; clients cannot call this server by them");
+            false
+        }
     }
 }
 
@@ -83,6 +97,13 @@ mod tests {
             ["localhost", "127.0.0.1", "[::1]", "api.localhost", "192.168.1.7", "box.example", "BOX.example."]
         {
             assert_eq!(status(own, None), None, "{own}");
+        }
+    }
+
+    #[test]
+    fn the_addresses_of_this_machines_interfaces_are_let_in() {
+        for interface in if_addrs::get_if_addrs().unwrap() {
+            assert_eq!(status(&interface.ip().to_string(), None), None, "{interface:?}");
         }
     }
 

@@ -43,6 +43,7 @@ impl Store {
     pub(crate) fn open(root: &Path) -> Result<Self> {
         let store = Self { root: root.to_owned(), staged: AtomicU64::new(0) };
         store.make_dir("")?;
+        store.sweep(root, 0).map_err(|error| failed("sweep", root, error))?;
         Ok(store)
     }
 
@@ -170,10 +171,37 @@ impl Store {
         Ok(staged)
     }
 
+    /// Removes what was staged by processes that are dead.
+    fn sweep(&self, directory: &Path, depth: usize) -> io::Result<()> {
+        for entry in std::fs::read_dir(directory)? {
+            let entry = entry?;
+            if entry.file_type()?.is_dir() {
+                if depth < STAGING_DEPTH {
+                    self.sweep(&entry.path(), depth + 1)?;
+                }
+            } else if let Some(writer) = entry.file_name().to_str().and_then(staged_by)
+                && !Path::new("/proc").join(writer).exists()
+            {
+                std::fs::remove_file(entry.path())?;
+            }
+        }
+        Ok(())
+    }
+
     fn sync_parent(&self, path: &Path) -> Result<()> {
         let parent = path.parent().unwrap_or(&self.root);
         File::open(parent).and_then(|parent| parent.sync_all()).map_err(|error| failed("sync", parent, error))
     }
+}
+
+/// Documents lie at most so many directories deep.
+const STAGING_DEPTH: usize = 2;
+
+/// Returns the process that staged a file of this name.
+fn staged_by(name: &str) -> Option<&str> {
+    let (writer, number) = name.strip_prefix('.')?.strip_suffix(".new")?.split_once('.')?;
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    (digits(writer) && digits(number)).then_some(writer)
 }
 
 #[cfg(test)]
@@ -201,6 +229,22 @@ mod tests {
         let store = Store::open(home.path()).unwrap();
         std::fs::write(home.path().join("a"), "{").unwrap();
         assert_eq!(store.read::<u8>("a").unwrap_err().kind(), ErrorKind::Unexpected);
+    }
+
+    #[test]
+    fn what_a_dead_process_staged_is_swept_and_nothing_else() {
+        let home = tempfile::tempdir().unwrap();
+        let room = Store::open(home.path()).unwrap().make_dir("things").unwrap();
+        // No process has a number that large (PID_MAX_LIMIT is 2^22).
+        let own = format!(".{}.0.new", std::process::id());
+        for name in [".4194305.7.new", &own, ".x.7.new", "4194305.7.new"] {
+            std::fs::write(room.join(name), "").unwrap();
+        }
+        Store::open(home.path()).unwrap();
+        let mut left: Vec<_> =
+            std::fs::read_dir(&room).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, [own.as_str(), ".x.7.new", "4194305.7.new"]);
     }
 
     #[test]

@@ -81,7 +81,7 @@ fn without_the_right_key_nothing_is_told() {
 fn names_that_are_not_the_servers_and_pages_of_others_are_refused() {
     let server = Served::start(&["--allow-host", "box.example"]);
     let at = server.address();
-    for host in ["evil.example", "localhost.evil.example", "192.0.2.1", "box.example.evil"] {
+    for host in ["evil.example", "localhost.evil.example", "203.0.113.77", "box.example.evil"] {
         let answer = Request::new("GET", "/health").header("Host", host).send(at);
         refused(&answer, 421);
     }
@@ -139,12 +139,12 @@ fn a_create_that_cannot_be_is_refused_before_anything_is_made() {
     }
     refused(&create(at, "/v2", &base(json!({ "network": { "egressProxy": { "address": "a:1" } } }))), 403);
     refused(&create(at, "", &base(json!({ "network": { "allowPublicTraffic": false } }))), 400);
-    for text in ["{", "{\"templateID\":\"base\"} x", "\u{0}", "nul"] {
+    for text in ["{", "[\"base\"]", "[]", "{\"templateID\":\"base\"} x", "\u{0}", "nul"] {
         refused(&Request::new("POST", "/v2/sandboxes").key().body(text).send(at), 400);
     }
     let unknown = create(at, "/v2", &json!({ "templateID": "no-such" }));
     assert_eq!(unknown.text(), r#"{"code":404,"message":"template 'no-such' not found"}"#);
-    for key in ["", "a b", &"k".repeat(256), "k/../k"] {
+    for key in ["", "A", "a_b", "a b", &"k".repeat(256), "k/../k"] {
         let answer =
             Request::new("POST", "/v2/sandboxes").key().header("Idempotency-Key", key).json(&base(json!({})));
         refused(&answer.send(at), 400);
@@ -198,6 +198,7 @@ fn a_change_that_cannot_be_changes_nothing() {
     let before = sandbox.info().json();
     for (rest, body, status) in [
         ("/timeout", json!({}), 400),
+        ("/timeout", json!([60]), 400),
         ("/timeout", json!({ "timeout": -1 }), 400),
         ("/timeout", json!({ "timeout": 86401 }), 400),
         ("/connect", json!({}), 400),

@@ -149,12 +149,14 @@ fn check_mounts(mounts: &[VolumeMount]) -> ApiResult<()> {
 
 fn idempotency_key(headers: &HeaderMap) -> ApiResult<Option<String>> {
     let Some(key) = headers.get(IDEMPOTENCY_KEY) else { return Ok(None) };
-    let allowed = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    let allowed = |byte: &u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-');
     match key.to_str() {
         Ok(key) if (1..=255).contains(&key.len()) && key.as_bytes().iter().all(allowed) => {
             Ok(Some(key.to_owned()))
         }
-        _ => Err(ApiError::bad_request("Idempotency-Key is not 1 to 255 letters, digits and dashes")),
+        _ => Err(ApiError::bad_request(
+            "Idempotency-Key is not 1 to 255 lower-case letters, digits and dashes",
+        )),
     }
 }
 
