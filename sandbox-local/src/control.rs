@@ -236,8 +236,21 @@ impl Control {
         *self.state.lock().unwrap_or_else(PoisonError::into_inner) = state;
     }
 
-    fn set_lease(&self, request: &LeaseRequest) -> io::Result<()> {
+    /// Changes a lease that has not ended yet. One that has is acted upon: more time would be a promise that nobody
+    /// keeps.
+    fn change_lease(&self, request: &LeaseRequest) -> io::Result<bool> {
         let mut lease = self.lease();
+        if lease.deadline.is_some_and(|deadline| deadline <= now()) {
+            return Ok(false);
+        }
+        self.put_lease(&mut lease, request).map(|()| true)
+    }
+
+    fn set_lease(&self, request: &LeaseRequest) -> io::Result<()> {
+        self.put_lease(&mut self.lease(), request)
+    }
+
+    fn put_lease(&self, lease: &mut Lease, request: &LeaseRequest) -> io::Result<()> {
         let wanted = request.ms.map(|ms| now().saturating_add(ms));
         let longer = match (lease.deadline, wanted) {
             (Some(old), Some(new)) => new > old,
@@ -337,7 +350,10 @@ impl Control {
             self.set_lease(lease)?;
             drop(held);
         } else if to == State::Running {
-            self.set_lease(&lease.clone().with_extend_only(true))?;
+            // Due and not frozen yet: whoever wants it awake asks again.
+            if !self.change_lease(&lease.clone().with_extend_only(true))? {
+                return Err(io::Error::new(io::ErrorKind::ResourceBusy, LEASE_ENDED));
+            }
         }
         Ok(Changed { changed })
     }
@@ -412,7 +428,9 @@ impl Control {
                         "a paused sandbox has no lease; resume it".into(),
                     ));
                 }
-                self.set_lease(&lease)?;
+                if !self.change_lease(&lease)? {
+                    return Err(Refusal(StatusCode::CONFLICT, LEASE_ENDED.into()));
+                }
                 Ok(json(StatusCode::OK, &self.info()))
             }
             (&Method::POST, "/sandhold/freeze") => Ok(json(StatusCode::OK, &self.freeze().await?)),
@@ -441,7 +459,9 @@ struct Refusal(StatusCode, String);
 
 impl From<io::Error> for Refusal {
     fn from(error: io::Error) -> Self {
-        Self(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
+        let busy = error.kind() == io::ErrorKind::ResourceBusy;
+        let status = if busy { StatusCode::CONFLICT } else { StatusCode::INTERNAL_SERVER_ERROR };
+        Self(status, error.to_string())
     }
 }
 
@@ -461,6 +481,8 @@ fn json(status: StatusCode, value: &impl Serialize) -> Response<Body> {
     response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/json"));
     response
 }
+
+const LEASE_ENDED: &str = "the lease has ended, and what is to be done at its end is under way";
 
 const HOLD: &str = "/sandhold/hold";
 const USAGE: &str = "/sandhold/usage";

@@ -187,16 +187,18 @@ async fn create(
 impl App {
     async fn take_snapshot(
         self: &Arc<Self>,
-        sandbox: &crate::sandboxes::Sandbox,
+        sandbox: &Arc<crate::sandboxes::Sandbox>,
         name: Option<TemplateName>,
         memory: Memory,
     ) -> ApiResult<Shown> {
-        let _turn = sandbox.turn_now()?;
-        if sandbox.phase() != crate::sandboxes::Phase::Running {
-            return Err(ApiError::not_found(format!("Sandbox \"{}\" is not running", sandbox.id)));
-        }
+        let paused = |id: &str| ApiError::not_found(format!("Sandbox \"{id}\" is not running"));
+        let _turn = sandbox.transition().await?;
+        sandbox.must_run(paused)?;
         let options = SnapshotOptions::default().with_memory(memory);
-        let info = self.provider.snapshot(&sandbox.provided, options).await?;
+        let info = match self.provider.snapshot(&sandbox.provided, options).await {
+            Ok(info) => info,
+            Err(error) => return Err(self.failed(sandbox, error, paused).await),
+        };
         let notes = Notes {
             tag: name.as_ref().map(|name| name.tag().to_owned()),
             name: name.map(|name| name.name),

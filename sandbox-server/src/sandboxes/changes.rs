@@ -4,24 +4,28 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use sandhold_core::{
-    ConnectOptions, DestroyOutcome, Memory, PauseOptions, PauseOutcome, Result, SandboxInfo,
+    ConnectOptions, DestroyOutcome, Error, Memory, PauseOptions, PauseOutcome, Result, SandboxInfo,
     SandboxProviderExt, SandboxState,
 };
 use sandhold_e2b::wire::{NetworkUpdate, PauseMode};
-use tokio::sync::MutexGuard;
 
+use super::expiry;
 use super::index::not_found;
-use super::sandbox::{Phase, Sandbox, now};
+use super::sandbox::{Phase, Run, Sandbox, now};
+use super::turn::Turn;
 use crate::app::App;
 use crate::error::{ApiError, ApiResult};
 use crate::network;
 use crate::store::Durability;
 
-/// How long a change by somebody else is waited for.
-const CHANGE_WAIT: Duration = Duration::from_secs(60);
-
 /// Ends of leases that are closer than this are the same.
 const SAME_END: Duration = Duration::from_secs(1);
+
+/// How long a request waits for an end that is due.
+const END_WAIT: Duration = Duration::from_secs(10);
+
+/// How often the provider is asked how a sandbox is while others change it.
+const LOOKS: usize = 3;
 
 /// What a connect found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,22 +34,6 @@ pub(crate) enum Connected {
     Running,
     /// It was woken.
     Resumed,
-}
-
-impl Sandbox {
-    /// The right to change it, after those who have it now.
-    pub(super) async fn turn(&self) -> ApiResult<MutexGuard<'_, ()>> {
-        tokio::time::timeout(CHANGE_WAIT, self.change.lock())
-            .await
-            .map_err(|_| ApiError::conflict(format!("Sandbox {} is in transition", self.id)))
-    }
-
-    /// The right to change it, unless somebody has it now.
-    pub(crate) fn turn_now(&self) -> ApiResult<MutexGuard<'_, ()>> {
-        self.change
-            .try_lock()
-            .map_err(|_| ApiError::conflict(format!("Sandbox {} is in transition", self.id)))
-    }
 }
 
 impl App {
@@ -78,24 +66,21 @@ impl App {
         timeout: Duration,
         memory: Memory,
     ) -> ApiResult<Connected> {
-        let _turn = sandbox.turn().await?;
-        // A run that is at its end is settled first: a connect must not be promised what is about to be killed.
-        if sandbox.deadline().is_some_and(|deadline| deadline <= tokio::time::Instant::now()) {
-            let info = self.provider.find_id(&sandbox.provided).await?;
-            self.settle(sandbox, info).await?;
+        let turn = sandbox.turn().await?;
+        // A run that is at its end is seen out first: a connect must not be promised what is about to be killed.
+        if sandbox.ends_within(Duration::ZERO) {
+            expiry::see_out(self, sandbox, END_WAIT).await;
         }
-        match sandbox.phase() {
-            Phase::Killing => Err(not_found(&sandbox.id)),
-            Phase::Running => {
-                self.extend_now(sandbox, timeout).await?;
-                // It can have ended by itself, and been woken by the provider for us.
-                Ok(Connected::Running)
-            }
-            Phase::Pausing | Phase::Paused | Phase::Resuming => {
-                self.resume_now(sandbox, timeout, memory).await?;
-                Ok(Connected::Resumed)
+        if sandbox.phase() == Phase::Running {
+            match self.extend_now(sandbox, timeout).await {
+                // It ended before it could be extended, and is what it is now.
+                Err(_) if sandbox.phase() != Phase::Running => {}
+                extended => return extended,
             }
         }
+        sandbox.must_be_there()?;
+        self.resume_now(&turn, sandbox, timeout, memory).await?;
+        Ok(Connected::Resumed)
     }
 
     /// Wakes a paused sandbox; 409 for one that runs.
@@ -105,31 +90,33 @@ impl App {
         timeout: Duration,
         memory: Memory,
     ) -> ApiResult<()> {
-        let _turn = sandbox.turn().await?;
+        let turn = sandbox.turn().await?;
         match sandbox.phase() {
             Phase::Killing => Err(not_found(&sandbox.id)),
             Phase::Running => Err(ApiError::conflict(format!("Sandbox {} is already running", sandbox.id))),
-            _ => self.resume_now(sandbox, timeout, memory).await,
+            _ => self.resume_now(&turn, sandbox, timeout, memory).await,
         }
     }
 
     /// Wakes a paused sandbox because somebody wants to talk to it.
     pub(crate) async fn wake(self: &Arc<Self>, sandbox: &Arc<Sandbox>) -> ApiResult<()> {
         let timeout = Duration::from_secs(sandbox.made.timeout.max(300)).min(self.config.max_run);
-        let _turn = sandbox.turn().await?;
+        let turn = sandbox.turn().await?;
         match sandbox.phase() {
             Phase::Killing => Err(not_found(&sandbox.id)),
             Phase::Running => Ok(()),
-            _ => self.resume_now(sandbox, timeout, Memory::Kept).await,
+            _ => self.resume_now(&turn, sandbox, timeout, Memory::Kept).await,
         }
     }
 
     async fn resume_now(
         self: &Arc<Self>,
+        turn: &Turn<'_>,
         sandbox: &Arc<Sandbox>,
         timeout: Duration,
         memory: Memory,
     ) -> ApiResult<()> {
+        turn.begins_transition();
         let started_at = now();
         let run = sandbox.run();
         let lost = memory == Memory::Lost || run.pause_mode == PauseMode::Filesystem;
@@ -143,6 +130,7 @@ impl App {
             Ok(connection) => sandbox.pool.set_handle(connection.handle),
             Err(error) => {
                 self.settle_after(sandbox).await;
+                sandbox.must_be_there()?;
                 return Err(error.into());
             }
         }
@@ -152,41 +140,37 @@ impl App {
         Ok(())
     }
 
-    async fn extend_now(self: &Arc<Self>, sandbox: &Arc<Sandbox>, timeout: Duration) -> ApiResult<()> {
+    async fn extend_now(self: &Arc<Self>, sandbox: &Arc<Sandbox>, timeout: Duration) -> ApiResult<Connected> {
         let run = sandbox.run();
         let (end, lease) = self.end_of_run(run.started_at, timeout)?;
         let connected =
             self.provider.connect_opts(&sandbox.provided, ConnectOptions::default().with_lease(lease)).await;
         match connected {
             Ok(connection) if connection.resumed.is_some() => {
-                // It had ended by itself; this is a new run.
+                // It had ended by itself, and was woken by the provider for us; this is a new run.
                 let started_at = now();
                 sandbox.set_phase(Phase::Resuming);
                 sandbox.begin_run(started_at, started_at + timeout);
                 sandbox.pool.set_handle(connection.handle);
                 sandbox.set_phase(Phase::Running);
                 self.note_or_warn(sandbox).await;
+                return Ok(Connected::Resumed);
             }
             Ok(_) if end > run.end_at => {
                 sandbox.set_end(end);
                 self.note_or_warn(sandbox).await;
             }
             Ok(_) => {}
-            Err(error) => {
-                self.settle_after(sandbox).await;
-                return Err(error.into());
-            }
+            Err(error) => return Err(self.failed(sandbox, error, not_found).await),
         }
-        Ok(())
+        Ok(Connected::Running)
     }
 
     /// Lets a run go on for so long at least.
     pub(crate) async fn extend(self: &Arc<Self>, sandbox: &Arc<Sandbox>, timeout: Duration) -> ApiResult<()> {
-        let _turn = sandbox.turn_now()?;
-        match sandbox.phase() {
-            Phase::Running => self.extend_now(sandbox, timeout).await,
-            _ => Err(not_found(&sandbox.id)),
-        }
+        let _turn = sandbox.adjustment().await?;
+        sandbox.must_run(not_found)?;
+        self.extend_now(sandbox, timeout).await.map(drop)
     }
 
     /// Sets when a run ends, also sooner than before.
@@ -195,17 +179,11 @@ impl App {
         sandbox: &Arc<Sandbox>,
         timeout: Duration,
     ) -> ApiResult<()> {
-        let _turn = sandbox.turn_now()?;
-        if sandbox.phase() != Phase::Running {
-            return Err(not_found(&sandbox.id));
-        }
+        let _turn = sandbox.adjustment().await?;
+        sandbox.must_run(not_found)?;
         let (end, lease) = self.end_of_run(sandbox.run().started_at, timeout)?;
-        match self.provider.set_lease(&sandbox.provided, lease).await {
-            Ok(()) => {}
-            Err(error) => {
-                self.settle_after(sandbox).await;
-                return Err(error.into());
-            }
+        if let Err(error) = self.provider.set_lease(&sandbox.provided, lease).await {
+            return Err(self.failed(sandbox, error, not_found).await);
         }
         sandbox.set_end(end);
         self.note_or_warn(sandbox).await;
@@ -219,17 +197,17 @@ impl App {
         policy: NetworkUpdate,
     ) -> ApiResult<()> {
         let wanted = network::enforced(&policy, self.config.egress)?;
-        let _turn = sandbox.turn_now()?;
-        if sandbox.phase() != Phase::Running {
-            return Err(not_found(&sandbox.id));
-        }
+        let _turn = sandbox.adjustment().await?;
+        sandbox.must_run(not_found)?;
         let made = sandbox.made.network.clone().unwrap_or_default();
         let present = sandbox
             .run()
             .network
             .unwrap_or_else(|| network::egress_of(&made, sandbox.made.allow_internet_access));
-        if network::enforced(&present, self.config.egress)? != wanted {
-            self.provider.update_network(&sandbox.provided, wanted).await?;
+        if network::enforced(&present, self.config.egress)? != wanted
+            && let Err(error) = self.provider.update_network(&sandbox.provided, wanted).await
+        {
+            return Err(self.failed(sandbox, error, not_found).await);
         }
         sandbox.set_network(policy);
         Ok(self.note(sandbox, Durability::Machine).await?)
@@ -237,39 +215,33 @@ impl App {
 
     /// Pauses a running sandbox; 409 for one that does not run.
     pub(crate) async fn pause(self: &Arc<Self>, sandbox: &Arc<Sandbox>, memory: Memory) -> ApiResult<()> {
-        let _turn = sandbox.turn_now()?;
-        match sandbox.phase() {
-            Phase::Killing => return Err(not_found(&sandbox.id)),
-            Phase::Running => {}
-            _ => return Err(ApiError::conflict(format!("Sandbox {} is already paused", sandbox.id))),
-        }
+        let paused = |id: &str| ApiError::conflict(format!("Sandbox {id} is already paused"));
+        let _turn = sandbox.transition().await?;
+        sandbox.must_run(paused)?;
         let mode = if memory == Memory::Lost { PauseMode::Filesystem } else { PauseMode::Full };
         sandbox.set_pause_mode(mode);
         sandbox.set_phase(Phase::Pausing);
         let options = PauseOptions::default().with_memory(memory);
         match self.provider.pause_opts(&sandbox.provided, options).await {
-            Ok(outcome) => {
+            Ok(PauseOutcome::Paused) => {
                 sandbox.set_paused(now(), mode);
                 // A caller who is told that it is paused finds it paused, whatever happens to this machine.
-                self.note(sandbox, Durability::Machine).await?;
-                match outcome {
-                    PauseOutcome::Paused => Ok(()),
-                    _ => Err(ApiError::conflict(format!("Sandbox {} is already paused", sandbox.id))),
-                }
+                Ok(self.note(sandbox, Durability::Machine).await?)
             }
-            Err(error) => {
+            Ok(_) => {
+                // Somebody else did, or its run has ended.
                 self.settle_after(sandbox).await;
-                Err(error.into())
+                Err(sandbox.must_run(paused).err().unwrap_or_else(|| paused(&sandbox.id)))
             }
+            Err(error) => Err(self.failed(sandbox, error, paused).await),
         }
     }
 
     /// Ends a sandbox with all that belongs to it.
     pub(crate) async fn kill(self: &Arc<Self>, sandbox: &Arc<Sandbox>) -> ApiResult<()> {
-        let _turn = sandbox.turn().await?;
-        if sandbox.phase() == Phase::Killing {
-            return Err(not_found(&sandbox.id));
-        }
+        let turn = sandbox.turn().await?;
+        sandbox.must_be_there()?;
+        turn.begins_transition();
         sandbox.set_phase(Phase::Killing);
         match self.provider.destroy(&sandbox.provided).await {
             Ok(outcome) => {
@@ -283,19 +255,37 @@ impl App {
                 // Whether it still lives is what the provider says, not what was asked for.
                 sandbox.set_phase(Phase::Paused);
                 self.settle_after(sandbox).await;
+                sandbox.must_be_there()?;
                 Err(error.into())
             }
         }
     }
 
-    /// Asks the provider how a sandbox is, unless somebody changes it now; false when it is no more.
+    /// Asks the provider how a sandbox is, unless somebody changes it now; false when it is no more. It takes a turn
+    /// only when there is something new: looks are in nobody's way.
     pub(crate) async fn check(self: &Arc<Self>, sandbox: &Arc<Sandbox>) -> Result<bool> {
-        let Ok(_turn) = sandbox.change.try_lock() else { return Ok(sandbox.phase() != Phase::Killing) };
-        if sandbox.phase() == Phase::Killing {
-            return Ok(false);
+        for _ in 0..LOOKS {
+            let Some(idle) = sandbox.turns.idle() else { break };
+            if sandbox.phase() == Phase::Killing {
+                break;
+            }
+            match self.provider.find_id(&sandbox.provided).await {
+                Ok(Some(info)) if is_as_known(&info, &sandbox.run()) => return Ok(true),
+                Ok(info) => {
+                    if let Some(_turn) = sandbox.turns.since(idle) {
+                        return self.settle(sandbox, info).await;
+                    }
+                }
+                Err(error) => {
+                    let Some(_turn) = sandbox.turns.since(idle) else { continue };
+                    if !sandbox.ends_within(SAME_END) {
+                        return Err(error);
+                    }
+                    expiry::see_out(self, sandbox, END_WAIT).await;
+                }
+            }
         }
-        let info = self.provider.find_id(&sandbox.provided).await?;
-        self.settle(sandbox, info).await
+        Ok(sandbox.phase() != Phase::Killing)
     }
 
     /// Takes over what the provider says; false when the sandbox is no more. The caller holds the turn.
@@ -337,9 +327,15 @@ impl App {
         Ok(true)
     }
 
-    /// Finds out what a change that failed has left.
-    async fn settle_after(self: &Arc<Self>, sandbox: &Arc<Sandbox>) {
-        let settled = match self.provider.find_id(&sandbox.provided).await {
+    /// Finds out what a change that failed has left. If it failed at the end of a run, that end is what is left. The
+    /// caller holds the turn.
+    pub(super) async fn settle_after(self: &Arc<Self>, sandbox: &Arc<Sandbox>) {
+        let found = self.provider.find_id(&sandbox.provided).await;
+        let is_paused = matches!(&found, Ok(Some(info)) if info.state == SandboxState::Paused);
+        if sandbox.ends_within(SAME_END) && !is_paused {
+            return expiry::see_out(self, sandbox, END_WAIT).await;
+        }
+        let settled = match found {
             Ok(info) => self.settle(sandbox, info).await.map(drop),
             Err(error) => Err(error),
         };
@@ -348,11 +344,44 @@ impl App {
         }
     }
 
+    /// Says why a change of a running sandbox failed: that it does not run any more, or else the provider's reason.
+    /// The caller holds the turn.
+    pub(crate) async fn failed(
+        self: &Arc<Self>,
+        sandbox: &Arc<Sandbox>,
+        error: Error,
+        when_paused: fn(&str) -> ApiError,
+    ) -> ApiError {
+        self.settle_after(sandbox).await;
+        sandbox.must_run(when_paused).err().unwrap_or_else(|| error.into())
+    }
+
+    /// Says why something about a sandbox could not be read: that it is no more, or else the provider's reason.
+    pub(crate) async fn unread(self: &Arc<Self>, sandbox: &Arc<Sandbox>, error: Error) -> ApiError {
+        match sandbox.turn().await {
+            Ok(_turn) if sandbox.phase() != Phase::Killing => self.settle_after(sandbox).await,
+            _ => {}
+        }
+        sandbox.must_be_there().err().unwrap_or_else(|| error.into())
+    }
+
     /// Keeps what the provider knows as well in its own words, so that a failure costs nothing but precision.
     async fn note_or_warn(&self, sandbox: &Sandbox) {
         if let Err(error) = self.note(sandbox, Durability::Process).await {
             tracing::warn!(%error, id = sandbox.id, "the end of a run could not be noted");
         }
+    }
+}
+
+/// Tells whether a look has nothing new.
+fn is_as_known(info: &SandboxInfo, run: &Run) -> bool {
+    match (info.state, run.phase) {
+        (SandboxState::Running, Phase::Running) => {
+            info.expires_at.is_none_or(|end| distance(end, run.end_at) <= SAME_END)
+        }
+        (SandboxState::Paused, Phase::Paused) => true,
+        (SandboxState::Stopped, Phase::Paused) => run.pause_mode == PauseMode::Filesystem,
+        _ => false,
     }
 }
 

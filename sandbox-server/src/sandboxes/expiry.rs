@@ -38,13 +38,17 @@ pub(crate) async fn watch(app: Weak<App>, sandbox: Weak<Sandbox>) {
     }
 }
 
-/// Ends a run whose time is up.
+/// Ends a run whose time is up, in a turn of its own.
 async fn end(app: &Arc<App>, sandbox: &Arc<Sandbox>) {
-    let _turn = sandbox.change.lock().await;
-    let due = |sandbox: &Sandbox| sandbox.deadline().is_some_and(|deadline| deadline <= Instant::now());
-    if !due(sandbox) {
-        return;
+    let _turn = sandbox.turns.next().await;
+    if sandbox.ends_within(Duration::ZERO) {
+        see_out(app, sandbox, Duration::MAX).await;
     }
+}
+
+/// Sees a run to the end that is due; it runs on for [`watch`] when the provider cannot tell for so long. The caller
+/// holds the turn.
+pub(super) async fn see_out(app: &Arc<App>, sandbox: &Arc<Sandbox>, patience: Duration) {
     let end_at = sandbox.run().end_at;
     let policy = if sandbox.made.auto_pause { "pause" } else { "kill" };
     tracing::info!(id = sandbox.id, policy, "the time of a sandbox is up");
@@ -63,11 +67,13 @@ async fn end(app: &Arc<App>, sandbox: &Arc<Sandbox>) {
             }
             Ok(Ended::Longer(end)) => {
                 sandbox.set_end(end);
-                sandbox.set_phase(Phase::Running);
-                return sandbox.rescheduled.notify_one();
+                return sandbox.set_phase(Phase::Running);
             }
             Ok(Ended::NotYet) => {}
             Err(error) => tracing::warn!(%error, id = sandbox.id, "how a sandbox ended is not known yet"),
+        }
+        if begun.elapsed() >= patience {
+            return sandbox.set_phase(Phase::Running);
         }
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(LOOK.1);

@@ -6,8 +6,7 @@ use std::time::Duration;
 use sandhold_core::{ForkOptions, Outcome, SandboxInfo};
 
 use super::create::tags;
-use super::index::not_found;
-use super::sandbox::{Phase, Sandbox};
+use super::sandbox::Sandbox;
 use crate::app::App;
 use crate::error::{ApiError, ApiResult};
 use crate::ids;
@@ -20,15 +19,18 @@ impl App {
         count: usize,
         timeout: Duration,
     ) -> ApiResult<Vec<ApiResult<Arc<Sandbox>>>> {
-        let _turn = source.turn_now()?;
-        match source.phase() {
-            Phase::Running => {}
-            Phase::Killing => return Err(not_found(&source.id)),
-            _ => return Err(ApiError::conflict(format!("Sandbox {} is paused", source.id))),
-        }
+        let paused = |id: &str| ApiError::conflict(format!("Sandbox {id} is paused"));
+        let _turn = source.transition().await?;
+        source.must_run(paused)?;
         let mut made = Vec::with_capacity(count);
         for _ in 0..count {
-            made.push(self.fork_once(source, timeout).await);
+            let fork = self.fork_once(source, timeout).await;
+            if fork.is_err() && made.is_empty() {
+                // A source that is no more is no failure of one fork.
+                self.settle_after(source).await;
+                source.must_run(paused)?;
+            }
+            made.push(fork);
         }
         Ok(made)
     }

@@ -10,10 +10,11 @@ mod made;
 mod notes;
 mod sandbox;
 mod spent;
+mod turn;
 
 pub(crate) use changes::Connected;
 pub(crate) use create::{Flights, NewSandbox};
-pub(crate) use index::Index;
+pub(crate) use index::{Index, not_found};
 pub(crate) use lines::{Closed, Line};
 pub(crate) use made::{Made, RESERVED};
 pub(crate) use sandbox::{Phase, Sandbox, now};

@@ -9,9 +9,12 @@ use sandhold_e2b::wire::{NetworkUpdate, PauseMode, State, Timestamp};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::index::not_found;
 use super::lines::Lines;
 use super::made::Made;
 use super::notes::Notes;
+use super::turn::Turns;
+use crate::error::{ApiError, ApiResult};
 use crate::proxy::Pool;
 use crate::samples::Samples;
 
@@ -58,7 +61,7 @@ pub(crate) struct Sandbox {
     pub(crate) pool: Pool,
     pub(crate) samples: Mutex<Samples>,
     /// Held by whoever changes what the sandbox is doing.
-    pub(crate) change: tokio::sync::Mutex<()>,
+    pub(super) turns: Turns,
     /// Tells its timer that its end was changed.
     pub(crate) rescheduled: Arc<Notify>,
     run: Mutex<Run>,
@@ -125,7 +128,7 @@ impl Sandbox {
             lines,
             pool: Pool::default(),
             samples: Mutex::default(),
-            change: tokio::sync::Mutex::new(()),
+            turns: Turns::default(),
             rescheduled: Arc::new(Notify::new()),
             run: Mutex::new(run),
         }
@@ -164,6 +167,26 @@ impl Sandbox {
         (run.phase == Phase::Running).then_some(run.deadline)
     }
 
+    /// Tells whether the present run ends so soon, or is over.
+    pub(crate) fn ends_within(&self, time: Duration) -> bool {
+        let run = self.run_mut();
+        matches!(run.phase, Phase::Running | Phase::Pausing) && run.deadline <= Instant::now() + time
+    }
+
+    /// Refuses what only one that is not as good as gone can do.
+    pub(crate) fn must_be_there(&self) -> ApiResult<()> {
+        if self.phase() == Phase::Killing { Err(not_found(&self.id)) } else { Ok(()) }
+    }
+
+    /// Refuses what only a running sandbox can do.
+    pub(crate) fn must_run(&self, when_paused: fn(&str) -> ApiError) -> ApiResult<()> {
+        match self.phase() {
+            Phase::Running => Ok(()),
+            Phase::Killing => Err(not_found(&self.id)),
+            Phase::Pausing | Phase::Paused | Phase::Resuming => Err(when_paused(&self.id)),
+        }
+    }
+
     /// Moves to another phase. The gate is closed first and opened last.
     pub(crate) fn set_phase(&self, phase: Phase) {
         if phase != Phase::Running {
@@ -179,6 +202,8 @@ impl Sandbox {
         }
         self.run_mut().phase = phase;
         self.lines.open();
+        // An end that was set before it ran is one only now.
+        self.rescheduled.notify_one();
     }
 
     /// Tells whether it ceased to run so short a time ago.

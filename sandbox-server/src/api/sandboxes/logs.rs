@@ -62,7 +62,11 @@ async fn lines(app: &Arc<App>, id: &str, since: Option<SystemTime>) -> ApiResult
     }
     let mut options = LogOptions::default();
     options.since = since;
-    let lines = app.provider.logs(&sandbox.provided, options).await?.collect().await?;
+    let read = async { app.provider.logs(&sandbox.provided, options).await?.collect().await };
+    let lines = match read.await {
+        Ok(lines) => lines,
+        Err(error) => return Err(app.unread(&sandbox, error).await),
+    };
     Ok(lines.into_iter().map(entry).collect())
 }
 

@@ -9,9 +9,9 @@ use sandhold_envd::ENVD_VERSION;
 
 use super::PathId;
 use crate::app::App;
-use crate::error::{ApiError, ApiResult};
+use crate::error::ApiResult;
 use crate::ids::CLIENT_ID;
-use crate::sandboxes::Sandbox;
+use crate::sandboxes::{Sandbox, not_found};
 
 /// A sandbox that is ready for use.
 pub(super) fn ready(sandbox: &Sandbox) -> Ready {
@@ -59,7 +59,7 @@ pub(super) async fn detail(
     let there = app.check(&sandbox).await?;
     let listed = listed(&app, &sandbox).filter(|_| there);
     let Some(mut detail) = listed else {
-        return Err(ApiError::not_found(format!("Sandbox \"{id}\" not found")));
+        return Err(not_found(&id));
     };
     let run = sandbox.run();
     if detail.state == Shown::Paused {
