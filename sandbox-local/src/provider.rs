@@ -233,9 +233,7 @@ impl Inner {
         let unmade = |error: Error| error.with_outcome(Outcome::NotStarted);
         self.check_requirements().await.map_err(unmade)?;
         let registration = Registration::new(&options);
-        let template = options.spec.template.clone();
-        let inner = Arc::clone(self);
-        let (beginning, origin, pin) = blocking(move || inner.resolve(&template)).await.map_err(unmade)?;
+        let (beginning, origin, pin) = self.resolve(&options.spec.template).await.map_err(unmade)?;
         let made = self.make(registration, beginning, origin, options.deadline).await;
         // Its record tells from here on what it stands on.
         drop(pin);
@@ -243,11 +241,12 @@ impl Inner {
     }
 
     /// Finds what a template stands for, and keeps it as long as the answer lives.
-    fn resolve(&self, template: &str) -> Result<(Beginning, Origin, Option<Pin>)> {
+    async fn resolve(self: &Arc<Self>, template: &str) -> Result<(Beginning, Origin, Option<Pin>)> {
         if template == TEMPLATE {
             return Ok((Beginning::default(), Origin::default(), None));
         }
-        match self.store.pin(template)? {
+        let (inner, wanted) = (Arc::clone(self), template.to_owned());
+        match blocking(move || inner.store.pin(&wanted)).await? {
             Some((stored, pin)) => {
                 let origin = stored.origin();
                 Ok((Beginning { ids: Some(stored.ids), layer: None }, origin, Some(pin)))
@@ -283,8 +282,8 @@ impl Inner {
             })?;
             // The sandbox starts while the disk takes its record, and is not told of before both are done.
             Ok(lock.map(|lock| {
-                journal::note(&new_directory, "info", &format!("created from {template}"));
                 let begun = inner.helper.begin(&new_directory);
+                journal::note(&new_directory, "info", &format!("created from {template}"));
                 let kept = inner.home.keep(&new_directory);
                 (lock, begun, kept, inner.home.sweep())
             }))
