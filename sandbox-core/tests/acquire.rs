@@ -779,6 +779,27 @@ async fn a_create_that_was_given_up_is_known_after_a_destroy_and_its_late_sandbo
     );
 }
 
+#[tokio::test(start_paused = true)]
+async fn an_open_create_of_another_spec_is_given_up_and_its_late_sandbox_is_destroyed() {
+    let provider = FakeProvider::new();
+    let registry = MemoryRegistry::new();
+    let sandboxes = host_with(&provider, &registry);
+    provider.script(Verb::Create, Fault::CommitLate(Duration::from_secs(3600)));
+    let short = options().with_deadline(Duration::from_secs(30));
+    sandboxes.acquire("k", short).await.unwrap_err();
+    let other = AcquireOptions::new(SandboxSpec::new("other")).with_on_spec_conflict(OnSpecConflict::Replace);
+    sandboxes.acquire("k", other).await.unwrap();
+    sandboxes.destroy("k").await.unwrap();
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    assert_eq!(provider.alive().len(), 1, "the late one has come");
+    let acquired = sandboxes.acquire("k", options()).await.unwrap();
+    assert_eq!(acquired.facts.how, How::Fresh);
+    assert_eq!(
+        provider.alive().iter().map(|info| &info.id).collect::<Vec<_>>(),
+        [acquired.sandbox.provider_id()]
+    );
+}
+
 #[tokio::test]
 async fn a_bad_key_is_refused_by_name() {
     let error = host(&FakeProvider::new()).acquire("", options()).await.unwrap_err();

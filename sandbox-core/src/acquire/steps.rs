@@ -156,6 +156,10 @@ impl Acquisition {
     /// Destroys the sandbox of another spec and creates one of the wanted spec.
     async fn replace(&self, mut record: Record, lease: Lease) -> Result<Acquired> {
         let old = record.id.clone();
+        if record.phase == Phase::Creating {
+            // Its create is open: a sandbox of it that comes late must be known.
+            record.abandon();
+        }
         record.enter(Phase::Destroying);
         let record = self.home.registry.store(record, &lease).await?;
         let (_, left) = finish_destroy(&self.home, record, &lease).await?;
