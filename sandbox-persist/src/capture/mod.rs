@@ -1,0 +1,290 @@
+mod commit;
+mod options;
+mod promise;
+mod rules;
+mod scan;
+mod side;
+mod store;
+mod stream;
+mod tree;
+mod walk;
+mod workspace;
+
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use sandhold_core::{Error, ErrorKind, Result};
+
+pub(crate) use options::threads;
+pub use options::{CaptureOptions, DEFAULT_MAX_FILE};
+pub use rules::CaptureRules;
+pub(crate) use scan::Scan;
+pub(crate) use side::{read as read_side, read_receipt};
+pub(crate) use store::blob_id;
+pub(crate) use workspace::Workspace;
+
+use crate::cancel::{Cancel, ProgressFn, run_blocking};
+use crate::oid::ObjectId;
+use crate::side::SideManifest;
+use crate::snapshot::{RunOutcome, SnapId, Snapshot, Source};
+use crate::vault::{self, Inner, Lock, Sharing, Vault};
+use crate::{failpoint, time};
+
+/// What a capture belongs to.
+#[derive(Clone, Debug)]
+pub(crate) struct Purpose {
+    /// The snapshot to go on with; `None` begins one.
+    pub(crate) id: Option<SnapId>,
+    pub(crate) source: Source,
+    pub(crate) outcome: Option<RunOutcome>,
+}
+
+impl Vault {
+    /// Captures a workspace: all its files but those that `.gitignore` files and the rules leave out.
+    ///
+    /// The workspace is read and never written; neither are the index, the refs or the configuration of a repository in
+    /// it. When this returns, the snapshot is on the disk, and no crash takes it back.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidState`] with reason `nothing_to_snapshot` where nothing has changed since the last snapshot
+    /// of this workspace; [`ErrorKind::Timeout`] with reason `budget`; [`ErrorKind::StorageFull`];
+    /// [`ErrorKind::InvalidArgument`] for `/` and home directories, unless forced.
+    ///
+    /// # Cancellation
+    /// Dropping the future stops the work at the next file. Either the whole snapshot is there, or nothing of it.
+    pub async fn capture(&self, workspace: impl AsRef<Path>, options: CaptureOptions) -> Result<Snapshot> {
+        let purpose = Purpose { id: None, source: Source::Sdk, outcome: Some(RunOutcome::Manual) };
+        self.capture_for(workspace.as_ref().to_owned(), options, purpose).await?.ok_or_else(|| {
+            Error::new(
+                ErrorKind::InvalidState,
+                "nothing has changed since the last snapshot of this workspace",
+            )
+            .with_reason("nothing_to_snapshot")
+            .with_context("workspace", workspace.as_ref().display())
+        })
+    }
+
+    /// Captures for a purpose; `None` where nothing has changed.
+    pub(crate) async fn capture_for(
+        &self,
+        workspace: PathBuf,
+        options: CaptureOptions,
+        purpose: Purpose,
+    ) -> Result<Option<Snapshot>> {
+        let inner = Arc::clone(&self.0);
+        run_blocking(options.budget, move |cancel| inner.capture(&workspace, &options, &purpose, cancel))
+            .await
+    }
+
+    /// Reads what a snapshot has beside its tree.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] where the objects of the snapshot are not here.
+    pub async fn side_manifest(&self, snapshot: &Snapshot) -> Result<SideManifest> {
+        let (inner, snapshot) = (Arc::clone(&self.0), snapshot.clone());
+        run_blocking(None, move |_| side::read(&inner.objects.open()?, &snapshot)).await
+    }
+}
+
+/// What there was before, for this snapshot or for this workspace.
+struct Before {
+    /// The tip of the session, which a new commit follows.
+    tip: Option<Snapshot>,
+    /// What the state is compared with.
+    compared: Option<Snapshot>,
+}
+
+impl Inner {
+    pub(crate) fn capture(
+        &self,
+        workspace: &Path,
+        options: &CaptureOptions,
+        purpose: &Purpose,
+        cancel: &Cancel,
+    ) -> Result<Option<Snapshot>> {
+        if let Some(survive) = &options.survive {
+            survive.check()?;
+        }
+        let workspace = Workspace::open(workspace, options.force, self.root())?;
+        let _held = self.hold(cancel)?;
+        let _alone = Lock::take(&self.lock_path(&workspace.key()), Sharing::Exclusive, cancel)?;
+        self.capture_held(&workspace, options, purpose, cancel)
+    }
+
+    /// Captures a workspace whose lock, and the vault's, are held.
+    pub(crate) fn capture_held(
+        &self,
+        workspace: &Workspace,
+        options: &CaptureOptions,
+        purpose: &Purpose,
+        cancel: &Cancel,
+    ) -> Result<Option<Snapshot>> {
+        let rules = rules::Rules::new(&options.rules)?;
+        let started_at_ms = time::now_ms();
+
+        let before = self.before(workspace, purpose)?;
+        let pack = Mutex::new(self.objects.pack()?);
+        let previous = self.last_scan(workspace);
+        let threads = threads(options.threads);
+        let mut scan = walk::Walk {
+            root: workspace.root.as_fd(),
+            rules: &rules,
+            previous: previous.as_deref(),
+            head_tree: None,
+            objects: &self.objects,
+            threads,
+            progress: options.progress.as_ref(),
+            cancel,
+        }
+        .run()?;
+        failpoint::pass("capture.scanned");
+        store::Store {
+            root: workspace.root.as_fd(),
+            rules: &rules,
+            objects: &self.objects,
+            pack: Some(&pack),
+            previous: previous.as_deref(),
+            base_tree: before.compared.as_ref().map(|snapshot| snapshot.tree),
+            threads,
+            progress: options.progress.as_ref(),
+            cancel,
+        }
+        .run(&mut scan)?;
+
+        let mut pack = pack.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let repository = self.objects.open()?;
+        let odb = repository.odb().map_err(|failure| crate::error::git("open the vault", failure))?;
+        let has = |id: ObjectId| odb.exists_ext(id.into(), git2::OdbLookupFlags::NO_REFRESH);
+        let tree = tree::write_trees(&mut scan, Some(&mut pack), has)?;
+        let side = side::of(&scan, workspace, options)?;
+        if let Some(compared) = &before.compared
+            && compared.tree == tree
+            && side::read(&repository, compared).is_ok_and(|known| known.empty_dirs == side.empty_dirs)
+        {
+            self.keep_scan(workspace, scan);
+            return Ok(None);
+        }
+
+        let (files, bytes) = scan.totals();
+        let id = match &purpose.id {
+            Some(id) => id.clone(),
+            None => self.next_id(started_at_ms)?,
+        };
+        let tip = before.tip.as_ref();
+        let mut snapshot = Snapshot {
+            id,
+            repo: self.key.to_string(),
+            workspace: workspace.path.clone(),
+            commit: ObjectId::ZERO,
+            tree,
+            branch: None,
+            head: None,
+            head_at_start: None,
+            has_history: false,
+            started_at_ms: tip.map_or(started_at_ms, |tip| tip.started_at_ms),
+            captured_at_ms: tip.map_or(started_at_ms, |tip| started_at_ms.max(tip.captured_at_ms)),
+            ended_at_ms: purpose.outcome.map(|_| started_at_ms),
+            outcome: purpose.outcome,
+            exit_code: None,
+            captures: tip.map_or(0, |tip| tip.captures) + 1,
+            label: options.label.clone().or_else(|| tip?.label.clone()),
+            source: purpose.source,
+            agent: options.agent.clone().or_else(|| tip?.agent.clone()),
+            retention: options.retention.clone().or_else(|| tip?.retention.clone()),
+            side: None,
+            rules: options.rules.clone(),
+            files,
+            bytes,
+            skipped: side.skipped.len() as u64,
+            receipt: options.survive.as_ref().map(|survive| promise::receipt(&scan, &side, survive, None)),
+            remote: None,
+            other: tip.map(|tip| tip.other.clone()).unwrap_or_default(),
+        };
+        commit::write(&mut pack, &mut snapshot, &side, tip.map(|tip| tip.commit))?;
+        cancel.check()?;
+        pack.publish(&self.objects.packs())?;
+        self.refs.swap(&snapshot.id.ref_name(), tip.map(|tip| tip.commit), Some(snapshot.commit), cancel)?;
+        failpoint::pass("ref.moved");
+        self.records.write(&self.objects, &snapshot)?;
+        self.keep_scan(workspace, scan);
+        Ok(Some(snapshot))
+    }
+
+    /// Looks at a workspace as a capture by these rules would, and stores nothing.
+    pub(crate) fn look(
+        &self,
+        workspace: &Workspace,
+        rules: &CaptureRules,
+        wanted_threads: Option<usize>,
+        progress: Option<&ProgressFn>,
+        cancel: &Cancel,
+    ) -> Result<Scan> {
+        let rules = rules::Rules::new(rules)?;
+        let previous = self.last_scan(workspace);
+        let threads = threads(wanted_threads);
+        let (root, objects) = (workspace.root.as_fd(), &self.objects);
+        let previous = previous.as_deref();
+        let mut scan =
+            walk::Walk { root, rules: &rules, previous, head_tree: None, objects, threads, progress, cancel }
+                .run()?;
+        store::Store {
+            root,
+            rules: &rules,
+            objects,
+            pack: None,
+            previous,
+            base_tree: None,
+            threads,
+            progress,
+            cancel,
+        }
+        .run(&mut scan)?;
+        tree::write_trees(&mut scan, None, |_| true)?;
+        Ok(scan)
+    }
+
+    fn before(&self, workspace: &Workspace, purpose: &Purpose) -> Result<Before> {
+        let tip = match &purpose.id {
+            Some(id) => match self.refs.read(&id.ref_name())? {
+                Some(commit) => Some(self.records.of_ref(&self.objects.open()?, id, commit)?),
+                None => None,
+            },
+            None => None,
+        };
+        let compared = match &tip {
+            Some(tip) => Some(tip.clone()),
+            None => self
+                .records
+                .list(&self.objects, &self.refs)?
+                .into_iter()
+                .rev()
+                .find(|snapshot| snapshot.workspace == workspace.path),
+        };
+        Ok(Before { tip, compared })
+    }
+
+    fn last_scan(&self, workspace: &Workspace) -> Option<Arc<Scan>> {
+        let scans = self.scans.lock().unwrap_or_else(PoisonError::into_inner);
+        let (generation, scan) = scans.get(&workspace.path)?;
+        (*generation == self.generation()).then(|| Arc::clone(scan))
+    }
+
+    /// The scan's objects are in the vault: a later capture may rely on it.
+    fn keep_scan(&self, workspace: &Workspace, scan: Scan) {
+        let mut scans = self.scans.lock().unwrap_or_else(PoisonError::into_inner);
+        scans.insert(workspace.path.clone(), (self.generation(), Arc::new(scan)));
+    }
+
+    /// An id behind all that there are, also where the clock was set back.
+    fn next_id(&self, now_ms: u64) -> Result<SnapId> {
+        let id = SnapId::at(now_ms)?;
+        match self.refs.list(vault::SNAPSHOTS)?.last_key_value() {
+            Some((name, _)) => match name[vault::SNAPSHOTS.len()..].parse::<SnapId>() {
+                Ok(last) if last >= id => last.next(),
+                _ => Ok(id),
+            },
+            None => Ok(id),
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! Snapshots of workspaces that cannot be lost, and their restore.
+//!
+//! A [`Vault`] is a bare git repository of ours, outside of every workspace. [`Vault::capture`] reads a workspace as
+//! files and stores what changed as one pack; nothing in the workspace, its `.git` least of all, can stop or steer that.
+//! [`Vault::restore`] writes a snapshot back, byte for byte, below a directory that it opened.
+//!
+//! | feature | brings |
+//! | --- | --- |
+//! | `testing` | points where a test kills the process ([`FAILPOINTS`]); not covered by semantic versioning |
+
+mod beneath;
+mod cancel;
+mod capture;
+mod durable;
+mod error;
+mod failpoint;
+mod ignore;
+mod oid;
+mod path;
+mod receipt;
+mod restore;
+mod side;
+mod snapshot;
+mod time;
+mod vault;
+
+pub use cancel::{Phase, Progress, ProgressFn};
+pub use capture::{CaptureOptions, CaptureRules, DEFAULT_MAX_FILE};
+#[cfg(feature = "testing")]
+pub use failpoint::FAILPOINTS;
+pub use oid::ObjectId;
+pub use path::WorkPath;
+pub use receipt::{Missing, Promise, Receipt, Survive};
+pub use restore::{OnDirty, RestoreOptions, Restored, Unfinished};
+pub use side::{Metadata, Nested, SideManifest, SkipReason, Skipped};
+pub use snapshot::{Label, RemoteCopy, RunOutcome, SnapId, Snapshot, Source, Status};
+pub use vault::{RepoKey, Vault, VaultConfig};

@@ -1,0 +1,107 @@
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::cancel::ProgressFn;
+use crate::path::WorkPath;
+use crate::snapshot::SnapId;
+
+/// What happens where the target holds work that no snapshot has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OnDirty {
+    /// Nothing is touched, and the error names what differs. The default.
+    #[default]
+    Refuse,
+    /// The target is captured first, so that the restore can be taken back.
+    Capture,
+}
+
+/// How a snapshot is written back.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct RestoreOptions {
+    /// What happens where the target holds work that no snapshot has. Default: refuse.
+    pub on_dirty: OnDirty,
+    /// Whether to wait until all is on the disk. Default no: the vault has it all the same.
+    pub sync: bool,
+    /// How long it may take. Default no limit.
+    pub budget: Option<Duration>,
+    /// How many threads write. Default as many as there are cores.
+    pub threads: Option<usize>,
+    /// Whether a home directory, or `/`, may be restored over. Default no.
+    pub force: bool,
+    /// Told how far it is. Default nobody.
+    pub progress: Option<ProgressFn>,
+}
+
+impl RestoreOptions {
+    /// Takes the defaults.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Chooses what happens to work that no snapshot has.
+    #[must_use]
+    pub fn with_on_dirty(mut self, on_dirty: OnDirty) -> Self {
+        self.on_dirty = on_dirty;
+        self
+    }
+
+    /// Waits until all is on the disk.
+    #[must_use]
+    pub fn with_sync(mut self) -> Self {
+        self.sync = true;
+        self
+    }
+
+    /// Limits how long it may take.
+    #[must_use]
+    pub fn with_budget(mut self, budget: Duration) -> Self {
+        self.budget = Some(budget);
+        self
+    }
+
+    /// Sets the number of threads.
+    #[must_use]
+    pub fn with_threads(mut self, threads: usize) -> Self {
+        self.threads = Some(threads.max(1));
+        self
+    }
+
+    /// Allows a home directory, and `/`.
+    #[must_use]
+    pub fn with_force(mut self) -> Self {
+        self.force = true;
+        self
+    }
+
+    /// Tells how far it is.
+    #[must_use]
+    pub fn with_progress(mut self, progress: ProgressFn) -> Self {
+        self.progress = Some(progress);
+        self
+    }
+}
+
+/// What a restore did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Restored {
+    /// The snapshot.
+    pub id: SnapId,
+    /// Where it is now.
+    pub target: PathBuf,
+    /// Files and symlinks that were written.
+    pub written: u64,
+    /// Those that were so already, and were not touched.
+    pub untouched: u64,
+    /// Those that the snapshot has not, and were removed.
+    pub deleted: u64,
+    /// The snapshot of what was there before, where one was taken.
+    pub saved: Option<SnapId>,
+    /// Submodules of a foreign tree, which a restore lists and does not make.
+    pub submodules: Vec<WorkPath>,
+    /// What whoever restored should know: what the snapshot says it has not.
+    pub warnings: Vec<String>,
+}

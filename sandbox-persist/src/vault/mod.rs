@@ -1,0 +1,308 @@
+mod lock;
+mod objects;
+mod pack;
+mod records;
+mod refs;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use sandhold_core::{Error, ErrorKind, Result};
+use sha1::{Digest, Sha1};
+
+pub(crate) use lock::{Lock, Sharing};
+pub(crate) use objects::{Objects, commit, tree};
+pub(crate) use pack::{Deflater, Kind as ObjectKind, PackWriter};
+pub(crate) use records::{Records, message};
+pub(crate) use refs::{Refs, SNAPSHOTS};
+
+use crate::cancel::{Cancel, run_blocking};
+use crate::capture::Scan;
+use crate::snapshot::{SnapId, Snapshot};
+use crate::{beneath, durable, error};
+
+/// The name of a vault: one for each repository, or each project of a host; 1 to 128 letters, digits, `.`, `_`, `-`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RepoKey(String);
+
+impl RepoKey {
+    /// Checks and wraps a key.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] for an empty or too long one, one with other letters, or one that begins with a
+    /// dot.
+    pub fn new(key: impl Into<String>) -> Result<Self> {
+        let key = key.into();
+        let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
+        if key.is_empty() || key.len() > 128 || key.starts_with('.') || !key.bytes().all(fits) {
+            let shown: String = key.chars().take(64).collect();
+            return Err(Error::invalid_argument(format!(
+                "the repository key {shown:?} is not 1 to 128 letters, digits, `.`, `_` or `-`; the first is no dot"
+            )));
+        }
+        Ok(Self(key))
+    }
+
+    /// Makes a key of where a workspace is: its last name, and 12 hex digits of the hash of its path.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] where nothing is there.
+    pub fn of_path(workspace: &Path) -> Result<Self> {
+        let path = workspace.canonicalize().map_err(|failure| error::io("find", workspace, failure))?;
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let name: String =
+            name.chars().filter(|letter| letter.is_ascii_alphanumeric() || *letter == '-').take(64).collect();
+        Self::new(format!("{}-{}", if name.is_empty() { "root" } else { &name }, path_hash(&path)))
+    }
+
+    /// Returns the text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for RepoKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The first 12 hex digits of the hash of a path.
+pub(crate) fn path_hash(path: &Path) -> String {
+    use std::os::unix::ffi::OsStrExt;
+    let hash: [u8; 20] = Sha1::digest(path.as_os_str().as_bytes()).into();
+    hash[..6].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Where a vault is, and whose.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct VaultConfig {
+    /// The directory of all vaults. It must not be within a workspace.
+    pub home: PathBuf,
+    /// Which of them.
+    pub key: RepoKey,
+}
+
+impl VaultConfig {
+    /// Names a vault below `home`.
+    pub fn new(home: impl Into<PathBuf>, key: RepoKey) -> Self {
+        Self { home: home.into(), key }
+    }
+}
+
+/// A store of snapshots, in a bare git repository that is ours alone, outside of every workspace.
+///
+/// Cheap to clone. Many vaults, and many processes with the same one, may be open at once.
+#[derive(Clone, Debug)]
+pub struct Vault(pub(crate) Arc<Inner>);
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub(crate) key: RepoKey,
+    root: PathBuf,
+    pub(crate) objects: Objects,
+    pub(crate) refs: Refs,
+    pub(crate) records: Records,
+    /// The last look at each workspace, with the generation of the vault that it was made in.
+    pub(crate) scans: Mutex<HashMap<PathBuf, (String, Arc<Scan>)>>,
+}
+
+impl Vault {
+    /// Opens a vault, and makes it where it is not there yet.
+    ///
+    /// What processes left behind that were killed in the middle of their work is swept, unless some process works on
+    /// this vault right now.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] for a home that is no UTF-8, and whatever the file system says.
+    ///
+    /// # Cancellation
+    /// Dropping the future leaves a vault that can be opened again.
+    pub async fn open(config: VaultConfig) -> Result<Self> {
+        run_blocking(None, move |_| Self::open_now(config)).await
+    }
+
+    fn open_now(config: VaultConfig) -> Result<Self> {
+        let home =
+            std::path::absolute(&config.home).map_err(|failure| error::io("find", &config.home, failure))?;
+        if home.to_str().is_none() {
+            return Err(Error::invalid_argument(format!(
+                "the home of vaults {} is not UTF-8; choose another directory",
+                home.display()
+            )));
+        }
+        let root = home.join(config.key.as_str());
+        for dir in ["records", "cache", "journal", "locks", "staging"] {
+            durable::create_dir(&root.join(dir))?;
+        }
+        let git_dir = root.join("vault.git");
+        let inner = Inner {
+            key: config.key,
+            objects: Objects::new(git_dir.join("objects"), root.join("staging")),
+            refs: Refs::new(git_dir.clone(), root.join("locks/refs")),
+            records: Records::new(root.join("records")),
+            root,
+            scans: Mutex::default(),
+        };
+        let lock = inner.lock_path("vault");
+        let is_made = git_dir.join("HEAD").exists() && !inner.generation().is_empty();
+        let alone = match is_made {
+            // Whoever works here needs no sweep now.
+            true => Lock::try_take(&lock, Sharing::Exclusive)?,
+            false => Some(Lock::take(&lock, Sharing::Exclusive, &Cancel::new(None))?),
+        };
+        if alone.is_some() {
+            make(&git_dir)?;
+            inner.sweep()?;
+            inner.generation_or_new()?;
+        }
+        drop(alone);
+        Ok(Self(Arc::new(inner)))
+    }
+
+    /// Returns the key.
+    #[must_use]
+    pub fn key(&self) -> &RepoKey {
+        &self.0.key
+    }
+
+    /// Returns the bare repository, for reading with git. Nothing but this library may write to it.
+    #[must_use]
+    pub fn git_dir(&self) -> PathBuf {
+        self.0.root.join("vault.git")
+    }
+
+    /// Lists the snapshots of the vault, oldest first.
+    ///
+    /// # Errors
+    /// Whatever the file system says. A snapshot that cannot be read is left out, and hides no other.
+    pub async fn snapshots(&self) -> Result<Vec<Snapshot>> {
+        let inner = Arc::clone(&self.0);
+        run_blocking(None, move |_| inner.records.list(&inner.objects, &inner.refs)).await
+    }
+
+    /// Finds a snapshot by its id, or by the beginning of one where no other begins so.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`], and [`ErrorKind::InvalidArgument`] with reason `ambiguous`, which names the candidates.
+    pub async fn snapshot(&self, id: &str) -> Result<Snapshot> {
+        let (inner, id) = (Arc::clone(&self.0), id.to_owned());
+        run_blocking(None, move |_| inner.find(&id)).await
+    }
+}
+
+impl Inner {
+    pub(crate) fn find(&self, id: &str) -> Result<Snapshot> {
+        if let Ok(id) = id.parse::<SnapId>()
+            && let Some(commit) = self.refs.read(&id.ref_name())?
+        {
+            return self.records.of_ref(&self.objects.open()?, &id, commit);
+        }
+        let mut found = self.records.list(&self.objects, &self.refs)?;
+        found.retain(|snapshot| !id.is_empty() && snapshot.id.as_str().starts_with(id));
+        match found.len() {
+            1 => Ok(found.remove(0)),
+            0 => {
+                Err(Error::new(ErrorKind::NotFound, format!("the vault {} has no snapshot {id:?}", self.key)))
+            }
+            _ => Err(Error::invalid_argument(format!("{id:?} begins more than one id; give more of it"))
+                .with_reason("ambiguous")
+                .with_context(
+                    "candidates",
+                    found.iter().take(10).map(|snapshot| snapshot.id.as_str()).collect::<Vec<_>>().join(" "),
+                )),
+        }
+    }
+
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    pub(crate) fn lock_path(&self, name: &str) -> PathBuf {
+        self.root.join("locks").join(name)
+    }
+
+    /// Holds the vault against sweeps and collections while something is made in it.
+    pub(crate) fn hold(&self, cancel: &Cancel) -> Result<Lock> {
+        Lock::take(&self.lock_path("vault"), Sharing::Shared, cancel)
+    }
+
+    /// What changes whenever objects are deleted, so that nobody trusts what was there before.
+    pub(crate) fn generation(&self) -> String {
+        fs::read_to_string(self.root.join("generation")).unwrap_or_default()
+    }
+
+    fn generation_or_new(&self) -> Result<()> {
+        match self.generation().is_empty() {
+            true => self.renew_generation(),
+            false => Ok(()),
+        }
+    }
+
+    /// Must be called, under the exclusive lock of the vault, before any object is deleted.
+    pub(crate) fn renew_generation(&self) -> Result<()> {
+        self.scans.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        let staged = self.objects.staged("generation")?;
+        let name = staged.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        durable::replace(&staged, &self.root.join("generation"), name.as_bytes())
+    }
+
+    /// Removes what was begun and never published. The exclusive lock tells that nobody is at it.
+    fn sweep(&self) -> Result<()> {
+        let staging = self.root.join("staging");
+        remove_where(&staging, |_| true)?;
+        remove_where(&self.root.join("vault.git").join(SNAPSHOTS), |name| name.ends_with(".lock"))?;
+        // A pack got its name before its index did: nobody has read it.
+        let packs = self.objects.packs();
+        remove_where(&packs, |name| {
+            name.strip_suffix(".pack").is_some_and(|stem| !packs.join(format!("{stem}.idx")).exists())
+        })
+    }
+}
+
+fn remove_where(dir: &Path, chosen: impl Fn(&str) -> bool) -> Result<()> {
+    let entries = match fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(failure) if failure.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(failure) => return Err(error::io("list", dir, failure)),
+    };
+    for entry in entries {
+        let entry = entry.map_err(|failure| error::io("list", dir, failure))?;
+        if entry.file_name().to_str().is_some_and(&chosen) {
+            let path = entry.path();
+            let removed = match entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                true => fs::remove_dir_all(&path),
+                false => fs::remove_file(&path),
+            };
+            removed.map_err(|failure| error::io("remove", &path, failure))?;
+        }
+    }
+    Ok(())
+}
+
+/// Makes a bare repository that git can read. `HEAD` comes last: without it there is no repository.
+fn make(git_dir: &Path) -> Result<()> {
+    if git_dir.join("HEAD").exists() {
+        return Ok(());
+    }
+    for dir in ["objects/info", "objects/pack", "refs/heads", "refs/tags", SNAPSHOTS] {
+        durable::create_dir(&git_dir.join(dir))?;
+    }
+    for dir in ["objects", "refs", "refs/sandbox"] {
+        beneath::sync_dir(&git_dir.join(dir))?;
+    }
+    // For whoever runs git here: nothing is packed anew or deleted behind our back.
+    let config = "[core]\n\trepositoryformatversion = 0\n\tbare = true\n\
+                  [gc]\n\tauto = 0\n[maintenance]\n\tauto = false\n[receive]\n\tautogc = false\n";
+    for (name, text) in [("config", config), ("HEAD", "ref: refs/heads/main\n")] {
+        let staged = git_dir.join(format!("{name}.new"));
+        let _ = fs::remove_file(&staged);
+        durable::replace(&staged, &git_dir.join(name), text.as_bytes())?;
+    }
+    git_dir.parent().map_or(Ok(()), beneath::sync_dir)
+}

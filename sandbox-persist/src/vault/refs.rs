@@ -1,0 +1,147 @@
+//! The refs of the vault: plain files, as git reads them.
+//!
+//! Only Sandhold writes them, under one lock, so that a `.lock` file that is found is of somebody who died.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use sandhold_core::{Error, ErrorKind, Result};
+
+use super::lock::{Lock, Sharing};
+use crate::cancel::Cancel;
+use crate::oid::ObjectId;
+use crate::{beneath, durable, error, failpoint};
+
+/// Where snapshots have their refs: `refs/sandbox/snapshots/<id>`.
+pub(crate) const SNAPSHOTS: &str = "refs/sandbox/snapshots/";
+
+#[derive(Clone, Debug)]
+pub(crate) struct Refs {
+    git_dir: PathBuf,
+    lock: PathBuf,
+}
+
+impl Refs {
+    pub(crate) fn new(git_dir: PathBuf, lock: PathBuf) -> Self {
+        Self { git_dir, lock }
+    }
+
+    /// Returns what a ref points to; a torn one counts as missing.
+    pub(crate) fn read(&self, name: &str) -> Result<Option<ObjectId>> {
+        let path = self.git_dir.join(name);
+        match fs::read_to_string(&path) {
+            Ok(text) => match text.trim_end().parse() {
+                Ok(id) => return Ok(Some(id)),
+                Err(_) => tracing::warn!(name, "a ref of the vault is torn and is left out"),
+            },
+            Err(failure) if failure.kind() == std::io::ErrorKind::NotFound => {}
+            Err(failure) => return Err(error::io("read the ref", &path, failure)),
+        }
+        Ok(self.packed()?.remove(name))
+    }
+
+    /// Returns the refs whose names begin with `prefix`, which ends with a slash, in order.
+    pub(crate) fn list(&self, prefix: &str) -> Result<BTreeMap<String, ObjectId>> {
+        let mut found = self.packed()?;
+        found.retain(|name, _| name.starts_with(prefix));
+        let dir = self.git_dir.join(prefix);
+        let entries = match fs::read_dir(&dir) {
+            Ok(entries) => entries,
+            Err(failure) if failure.kind() == std::io::ErrorKind::NotFound => return Ok(found),
+            Err(failure) => return Err(error::io("list", &dir, failure)),
+        };
+        for entry in entries {
+            let entry = entry.map_err(|failure| error::io("list", &dir, failure))?;
+            let Ok(leaf) = entry.file_name().into_string() else { continue };
+            if leaf.ends_with(".lock") || entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                continue;
+            }
+            let name = format!("{prefix}{leaf}");
+            if let Some(id) = self.read(&name)? {
+                found.insert(name, id);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Points a ref to `new` where it is at `old`; `None` stands for a ref that does not exist.
+    pub(crate) fn swap(
+        &self,
+        name: &str,
+        old: Option<ObjectId>,
+        new: Option<ObjectId>,
+        cancel: &Cancel,
+    ) -> Result<()> {
+        let _alone = Lock::take(&self.lock, Sharing::Exclusive, cancel)?;
+        let found = self.read(name)?;
+        if found != old {
+            return Err(Error::new(ErrorKind::Conflict, format!("{name} was moved by somebody else"))
+                .with_reason("ref_moved")
+                .with_context("found", found.map_or_else(|| "none".to_owned(), |id| id.to_string()))
+                .retryable(None));
+        }
+        let path = self.git_dir.join(name);
+        let lock = self.git_dir.join(format!("{name}.lock"));
+        let dir = path.parent().unwrap_or(&self.git_dir).to_owned();
+        create_dirs_durably(&self.git_dir, &dir)?;
+        let _ = fs::remove_file(&lock);
+        match new {
+            Some(id) => {
+                let write = || -> Result<()> {
+                    let mut file = durable::create_file(&lock)?;
+                    file.write_all(format!("{id}\n").as_bytes())
+                        .and_then(|()| file.sync_all())
+                        .map_err(|failure| error::io("write", &lock, failure))?;
+                    failpoint::pass("ref.before");
+                    fs::rename(&lock, &path).map_err(|failure| error::io("replace", &path, failure))
+                };
+                write().inspect_err(|_| drop(fs::remove_file(&lock)))?;
+            }
+            None => {
+                if self.packed()?.contains_key(name) {
+                    return Err(Error::new(
+                        ErrorKind::InvalidState,
+                        format!(
+                            "{name} is in packed-refs, which Sandhold never writes; run `git update-ref -d {name}` in the vault"
+                        ),
+                    ));
+                }
+                if old.is_some() {
+                    fs::remove_file(&path).map_err(|failure| error::io("delete the ref", &path, failure))?;
+                }
+            }
+        }
+        beneath::sync_dir(&dir)
+    }
+
+    /// Refs that `git pack-refs` or `git gc` moved together, should anybody run them on the vault.
+    fn packed(&self) -> Result<BTreeMap<String, ObjectId>> {
+        let path = self.git_dir.join("packed-refs");
+        match fs::read_to_string(&path) {
+            Ok(text) => Ok(text
+                .lines()
+                .filter_map(|line| {
+                    let (id, name) = line.split_once(' ')?;
+                    Some((name.to_owned(), id.parse().ok()?))
+                })
+                .collect()),
+            Err(failure) if failure.kind() == std::io::ErrorKind::NotFound => Ok(BTreeMap::new()),
+            Err(failure) => Err(error::io("read", &path, failure)),
+        }
+    }
+}
+
+/// Makes the directories from `base` down to `dir`, each one durable in its parent.
+fn create_dirs_durably(base: &Path, dir: &Path) -> Result<()> {
+    if dir.is_dir() || dir == base {
+        return Ok(());
+    }
+    if let Some(parent) = dir.parent() {
+        create_dirs_durably(base, parent)?;
+        durable::create_dir(dir)?;
+        beneath::sync_dir(parent)?;
+    }
+    Ok(())
+}
