@@ -1,11 +1,15 @@
 use std::fmt;
-use std::pin::Pin;
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use async_trait::async_trait;
 
 use crate::acquire::Facts;
+use crate::events::Event;
 use crate::{AcquireOutcome, Error, ErrorKind, Memory, Result, Sandbox, SetupState};
 
 /// Default deadline of one hook, each time it runs.
@@ -115,6 +119,12 @@ pub trait Hooks: fmt::Debug + Send + Sync + 'static {
         let _ = sandbox;
         Ok(())
     }
+
+    /// Is told of every event as it happens, in its place: it must return at once. What takes time belongs to a listener
+    /// of [`crate::Sandboxes::events`].
+    fn on_event(&self, event: &Event) {
+        let _ = event;
+    }
 }
 
 /// Why work is put back.
@@ -173,16 +183,24 @@ pub trait PersistHook: fmt::Debug + Send + Sync + 'static {
     async fn tick(&self, sandbox: &Sandbox) -> Result<()>;
 }
 
-/// The reason of the [`ErrorKind::Timeout`] of a hook that overran its deadline; context `hook` names the hook.
+/// The reason of the [`ErrorKind::Timeout`] of a hook that overran its deadline, and of the [`ErrorKind::Unexpected`] of
+/// one that panicked; context `hook` names the hook.
 pub const REASON_HOOK: &str = "hook";
 
-/// Runs a hook under its deadline; one that overruns is dropped, and the error names it.
+/// Runs a hook under its deadline; one that overruns is dropped, and the error names it. One that panics has failed.
 pub(crate) async fn bounded<T>(
     name: &'static str,
     deadline: Duration,
     hook: impl Future<Output = Result<T>>,
 ) -> Result<T> {
-    tokio::time::timeout(deadline, hook).await.unwrap_or_else(|_| {
+    let mut hook = pin!(hook);
+    let caught = poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| hook.as_mut().poll(cx))) {
+        Ok(polled) => polled,
+        Err(_) => Poll::Ready(Err(Error::new(ErrorKind::Unexpected, format!("the hook {name} panicked"))
+            .with_reason(REASON_HOOK)
+            .with_context("hook", name))),
+    });
+    tokio::time::timeout(deadline, caught).await.unwrap_or_else(|_| {
         Err(Error::new(ErrorKind::Timeout, format!("the hook {name} did not end within {deadline:?}"))
             .with_reason(REASON_HOOK)
             .with_context("hook", name)

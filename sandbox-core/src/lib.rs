@@ -12,7 +12,9 @@ mod capabilities;
 mod clock;
 mod decorators;
 mod error;
+mod events;
 mod exec;
+mod fate;
 mod files;
 mod handle;
 mod hooks;
@@ -21,6 +23,7 @@ mod info;
 mod lifecycle;
 mod process;
 mod provider;
+mod providers;
 mod reconcile;
 mod registry;
 pub mod retry;
@@ -31,16 +34,18 @@ mod stream;
 pub mod testing;
 
 pub use acquire::{
-    AcquireOptions, AcquireOutcome, Acquired, DEFAULT_ACQUIRE_DEADLINE, Exclusion, Facts, How,
-    OnSetupFailure, OnSpecConflict, REASON_BUSY, ReplaceWhenGone, Sandboxes, SetupState,
+    AcquireOptions, AcquireOutcome, Acquired, DEFAULT_ACQUIRE_DEADLINE, Exclusion, Facts, How, OnDuplicates,
+    OnGone, OnSetupFailure, OnSpecConflict, REASON_BUSY, ReplaceWhenGone, Sandboxes, SetupState,
 };
 pub use capabilities::Capabilities;
 pub use clock::BootTime;
 pub use decorators::{Limited, Traced, WithTimeout};
 pub use error::{Error, ErrorKind, Outcome, Result};
+pub use events::{DEFAULT_EVENT_CAPACITY, Event, EventKind, Events, Lagged};
 pub use exec::{
     Captured, DEFAULT_EXEC_TIMEOUT, DEFAULT_OUTPUT_LIMIT, ExecOptions, ExecOutput, SandboxHandleExt,
 };
+pub use fate::REASON_REPLACED;
 pub use files::{
     Download, EntryInfo, FileOptions, FileType, ListOptions, ReadOptions, WatchEvent, WatchEventKind,
     WatchOptions, WriteOptions,
@@ -61,6 +66,7 @@ pub use provider::{
     ListFilter, LogLine, LogOptions, Memory, Metrics, PauseOptions, PauseOutcome, SandboxProvider,
     SandboxProviderExt, SnapshotFilter, SnapshotInfo, SnapshotOptions,
 };
+pub use providers::{PROVIDER_VARIABLE, Providers};
 pub use reconcile::{
     DEFAULT_RECONCILE_AGE, Disposal, Finding, Kept, OrphanReport, ReconcilePlan, ReconcilePolicy, Reconciler,
     Step, StepOutcome,
@@ -69,6 +75,6 @@ pub use registry::{
     Abandoned, KEEP_ABANDONED, Lease, MemoryRegistry, Phase, Record, RecordFilter, Registry, RegistryExt,
     RegistryScope,
 };
-pub use sandbox::{REASON_PAUSED, Sandbox};
+pub use sandbox::{CloneOptions, REASON_PAUSED, REASON_UNSTARTED, Sandbox};
 pub use spec::{Kind, Mount, MountSource, Network, OnExpiry, Resources, SandboxSpec, Tags};
 pub use stream::{ByteStream, ResultStream};

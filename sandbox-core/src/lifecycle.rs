@@ -6,11 +6,14 @@ use std::sync::{Arc, Weak};
 
 use tokio::sync::{OwnedMappedMutexGuard, OwnedMutexGuard};
 
-use crate::acquire::Home;
+use crate::acquire::{CALL_LIMIT, Home, Stage, senior, settle};
+use crate::events::EventKind;
+use crate::fate::{End, Fate};
+use crate::hooks::Hooks;
 use crate::registry::{Lease, Phase, Record, Registry};
 use crate::{
-    ConnectOptions, Connection, DestroyOutcome, Error, ErrorKind, FindQuery, Generation, Key, PauseOptions,
-    PauseOutcome, Result, SandboxId,
+    ConnectOptions, Connection, DestroyOutcome, Error, ErrorKind, FindQuery, Key, PauseOptions, PauseOutcome,
+    Result, SandboxId, SandboxInfo, SandboxProviderExt as _,
 };
 
 /// What a stop did.
@@ -25,6 +28,15 @@ pub enum StopOutcome {
     LeftRunning,
     /// The key has no sandbox.
     NoSandbox,
+}
+
+impl From<PauseOutcome> for StopOutcome {
+    fn from(paused: PauseOutcome) -> Self {
+        match paused {
+            PauseOutcome::Paused => Self::Paused,
+            PauseOutcome::AlreadyPaused => Self::AlreadyPaused,
+        }
+    }
 }
 
 /// The lease of a flight, lent to the handle that its hooks get: what they do to the sandbox would else wait for the very
@@ -107,8 +119,21 @@ impl Deref for Held {
 }
 
 /// The record of this very sandbox, where there is one.
-async fn record_of(home: &Home, key: &Key, id: &SandboxId) -> Result<Option<Record>> {
-    Ok(home.load(key).await?.filter(|record| record.id.as_ref() == Some(id)))
+///
+/// # Errors
+/// [`ErrorKind::Stale`] with reason `replaced` when the key has another sandbox by now: nothing may be sent.
+pub(crate) async fn own_record(home: &Home, key: &Key, fate: &Fate) -> Result<Option<Record>> {
+    match home.load(key).await? {
+        Some(record) if record.id.as_ref() == Some(&fate.id) && record.generation == fate.generation => {
+            Ok(Some(record))
+        }
+        Some(record) if !record.is_tombstone() => Err(End::Replaced
+            .error()
+            .at(home.provider.name(), "call")
+            .with_context("id", &fate.id)
+            .with_context("record_generation", record.generation)),
+        _ => Ok(None),
+    }
 }
 
 async fn enter(home: &Home, record: Option<Record>, phase: Phase, lease: &Lease) -> Result<Option<Record>> {
@@ -121,20 +146,36 @@ async fn enter(home: &Home, record: Option<Record>, phase: Phase, lease: &Lease)
     }
 }
 
-/// Record `pausing`, pause, record `paused`; a failed pause leaves it running and recorded as `ready`.
-pub(crate) async fn pause(home: &Home, key: &Key, id: &SandboxId, lent: &Weak<Lent>) -> Result<PauseOutcome> {
+/// What is told of a pause that did not happen.
+pub(crate) fn pause_failed(error: &Error) -> EventKind {
+    EventKind::PauseFailed { kind: error.kind(), reason: error.reason() }
+}
+
+pub(crate) async fn pause(home: &Home, key: &Key, fate: &Fate, lent: &Weak<Lent>) -> Result<PauseOutcome> {
     if !home.provider.capabilities().pause {
         return Err(Error::unsupported(home.provider.name(), "pause"));
     }
     let lease = Held::take(home, key, lent, "pause").await?;
-    let record = enter(home, record_of(home, key, id).await?, Phase::Pausing, &lease).await?;
+    let record = own_record(home, key, fate).await?;
+    let paused = pause_recorded(home, record, &fate.id, &lease).await?;
+    lease.at_rest(true);
+    Ok(paused)
+}
+
+/// Record `pausing`, pause, record `paused`; a failed pause leaves it running and recorded as `ready`.
+async fn pause_recorded(
+    home: &Home,
+    record: Option<Record>,
+    id: &SandboxId,
+    lease: &Lease,
+) -> Result<PauseOutcome> {
+    let record = enter(home, record, Phase::Pausing, lease).await?;
     match home.provider.pause_opts(id, PauseOptions::default()).await {
         Ok(outcome) => {
-            enter(home, record, Phase::Paused, &lease).await?;
-            lease.at_rest(true);
+            enter(home, record, Phase::Paused, lease).await?;
             Ok(outcome)
         }
-        Err(error) => match enter(home, record, Phase::Ready, &lease).await {
+        Err(error) => match enter(home, record, Phase::Ready, lease).await {
             Ok(_) => Err(error),
             Err(cleanup) => Err(error.with_cleanup(&cleanup)),
         },
@@ -142,17 +183,11 @@ pub(crate) async fn pause(home: &Home, key: &Key, id: &SandboxId, lent: &Weak<Le
 }
 
 /// Record `resuming`, connect, record `ready`; a failed resume is recorded as `paused` and the sandbox is kept.
-pub(crate) async fn resume(
-    home: &Arc<Home>,
-    key: &Key,
-    id: &SandboxId,
-    generation: &Generation,
-    lent: &Weak<Lent>,
-) -> Result<Connection> {
+pub(crate) async fn resume(home: &Home, key: &Key, fate: &Fate, lent: &Weak<Lent>) -> Result<Connection> {
     let lease = Held::take(home, key, lent, "resume").await?;
-    let record = enter(home, record_of(home, key, id).await?, Phase::Resuming, &lease).await?;
-    let options = ConnectOptions::default().with_generation(generation.clone());
-    match home.provider.connect_opts(id, options).await {
+    let record = enter(home, own_record(home, key, fate).await?, Phase::Resuming, &lease).await?;
+    let options = ConnectOptions::default().with_generation(fate.generation.clone());
+    match home.provider.connect_opts(&fate.id, options).await {
         Ok(connection) => {
             enter(home, record, Phase::Ready, &lease).await?;
             lease.at_rest(false);
@@ -165,53 +200,146 @@ pub(crate) async fn resume(
     }
 }
 
-pub(crate) async fn stop(home: &Home, key: &Key) -> Result<StopOutcome> {
-    let Some(id) = home.load(key).await?.and_then(|record| record.id) else {
-        return Ok(StopOutcome::NoSandbox);
-    };
-    if !home.provider.capabilities().pause {
-        return Ok(StopOutcome::LeftRunning);
+/// What the provider has tagged with a key, the one that is kept first.
+async fn tagged(home: &Home, key: &Key) -> Result<Vec<SandboxInfo>> {
+    if !home.provider.capabilities().tags {
+        return Ok(Vec::new());
     }
-    Ok(match pause(home, key, &id, &Weak::new()).await? {
-        PauseOutcome::Paused => StopOutcome::Paused,
-        PauseOutcome::AlreadyPaused => StopOutcome::AlreadyPaused,
-    })
+    let query = FindQuery::Key { owner: home.owner.clone(), key: key.clone(), attempt: None };
+    let mut found = home.provider.find(query).await?;
+    found.sort_by(senior);
+    Ok(found)
 }
 
-/// Destroys the sandbox of a key from a fresh process; an open create is looked for and ended too.
-pub(crate) async fn destroy(home: &Home, key: &Key) -> Result<DestroyOutcome> {
+/// The sandbox that a key has, as far as it was made for sure; takes no lease.
+pub(crate) async fn find(home: &Home, key: &Key) -> Result<Option<SandboxInfo>> {
+    let record = home.load(key).await?;
+    if let Some(id) = record.as_ref().and_then(|record| record.id.as_ref()) {
+        return home.provider.find_id(id).await;
+    }
+    Ok(tagged(home, key).await?.into_iter().find(|info| !is_abandoned(record.as_ref(), info)))
+}
+
+fn is_abandoned(record: Option<&Record>, info: &SandboxInfo) -> bool {
+    let tags = info.tags.as_ref();
+    record.zip(tags).is_some_and(|(record, tags)| record.has_abandoned(&tags.attempt))
+}
+
+/// The record of a key after whatever was left open under an earlier lease has been brought to its end.
+async fn closed(home: &Home, key: &Key, lease: &Lease, operation: &'static str) -> Result<Option<Record>> {
+    match home.load(key).await? {
+        Some(record) if record.phase == Phase::Creating => settled(home, record, lease, operation).await,
+        Some(record) if record.phase == Phase::Destroying => Ok(finish_destroy(home, record, lease).await?.1),
+        record => Ok(record),
+    }
+}
+
+/// Brings an open create to its end: its sandbox is recorded, or its attempt is given up once it is proven absent.
+async fn settled(
+    home: &Home,
+    mut record: Record,
+    lease: &Lease,
+    operation: &'static str,
+) -> Result<Option<Record>> {
+    let stage = Stage::default();
+    let look = settle(home, &record, record.begun(), CALL_LIMIT, &stage);
+    let Ok(found) = tokio::time::timeout(home.wait_limit, look).await else {
+        return Err(Error::new(
+            ErrorKind::OutcomeUnknown,
+            "a create of this key is open and could not be settled in time; nothing was done, try again",
+        )
+        .at(home.provider.name(), operation)
+        .with_context("key", &record.key)
+        .with_context("attempt", &record.attempt));
+    };
+    match found? {
+        Some(info) => {
+            record.id = Some(info.id);
+            record.enter(Phase::Ready);
+            home.registry.store(record, lease).await.map(Some)
+        }
+        None => {
+            record.abandon();
+            forget(&*home.registry, record, lease).await
+        }
+    }
+}
+
+/// Stops the sandbox of a key from a fresh process.
+pub(crate) async fn stop(home: &Home, key: &Key, hooks: Option<&Arc<dyn Hooks>>) -> Result<StopOutcome> {
+    let lease = home.lease_in_time(key, "stop").await?;
+    let record = closed(home, key, &lease, "stop").await?;
+    let id = match record.as_ref().and_then(|record| record.id.clone()) {
+        Some(id) => Some(id),
+        None => {
+            let found = tagged(home, key).await?;
+            found.into_iter().find(|info| !is_abandoned(record.as_ref(), info)).map(|info| info.id)
+        }
+    };
+    let Some(id) = id else { return Ok(StopOutcome::NoSandbox) };
+    let outcome = if home.provider.capabilities().pause {
+        let record = record.filter(|record| record.id.is_some());
+        let paused = pause_recorded(home, record, &id, &lease).await.inspect_err(|error| {
+            home.tell(hooks, key, Some(&id), pause_failed(error));
+        })?;
+        home.tell(hooks, key, Some(&id), EventKind::Paused);
+        paused.into()
+    } else {
+        StopOutcome::LeftRunning
+    };
+    home.tell(hooks, key, Some(&id), EventKind::Stopped { outcome });
+    Ok(outcome)
+}
+
+/// Destroys the sandbox of a key from a fresh process; an open create is settled and ended too.
+pub(crate) async fn destroy(
+    home: &Home,
+    key: &Key,
+    hooks: Option<&Arc<dyn Hooks>>,
+) -> Result<DestroyOutcome> {
     let lease = home.lease_in_time(key, "destroy").await?;
-    let record = home.load(key).await?.filter(|record| !record.is_tombstone());
-    let Some(record) = record else { return destroy_unrecorded(home, key).await };
-    destroy_recorded(home, record, &lease).await
+    let record = match home.load(key).await? {
+        Some(record) if record.phase == Phase::Creating => settled(home, record, &lease, "destroy").await?,
+        record => record,
+    };
+    let Some(record) = record.filter(|record| !record.is_tombstone()) else {
+        return destroy_unrecorded(home, key, hooks).await;
+    };
+    let id = record.id.clone();
+    let outcome = destroy_recorded(home, record, &lease).await?;
+    if outcome == DestroyOutcome::Destroyed {
+        home.tell(hooks, key, id.as_ref(), EventKind::Destroyed);
+    }
+    Ok(outcome)
 }
 
 /// Without a record, what the provider has tagged with the key is destroyed.
-async fn destroy_unrecorded(home: &Home, key: &Key) -> Result<DestroyOutcome> {
-    if !home.provider.capabilities().tags {
-        return Ok(DestroyOutcome::AlreadyGone);
-    }
-    let query = FindQuery::Key { owner: home.owner.clone(), key: key.clone(), attempt: None };
+async fn destroy_unrecorded(
+    home: &Home,
+    key: &Key,
+    hooks: Option<&Arc<dyn Hooks>>,
+) -> Result<DestroyOutcome> {
     let mut outcome = DestroyOutcome::AlreadyGone;
-    for info in home.provider.find(query).await? {
+    for info in tagged(home, key).await? {
         if home.provider.destroy(&info.id).await? == DestroyOutcome::Destroyed {
+            home.tell(hooks, key, Some(&info.id), EventKind::Destroyed);
             outcome = DestroyOutcome::Destroyed;
         }
     }
     Ok(outcome)
 }
 
-/// Destroys one sandbox of a key; a record of another one stays.
-pub(crate) async fn destroy_id(
+/// Destroys one sandbox of a key.
+pub(crate) async fn destroy_one(
     home: &Home,
     key: &Key,
-    id: &SandboxId,
+    fate: &Fate,
     lent: &Weak<Lent>,
 ) -> Result<DestroyOutcome> {
     let lease = Held::take(home, key, lent, "destroy").await?;
-    let destroyed = match record_of(home, key, id).await? {
+    let destroyed = match own_record(home, key, fate).await? {
         Some(record) => destroy_recorded(home, record, &lease).await?,
-        None => home.provider.destroy(id).await?,
+        None => home.provider.destroy(&fate.id).await?,
     };
     lease.at_rest(true);
     Ok(destroyed)
@@ -223,15 +351,6 @@ pub(crate) async fn destroy_recorded(
     mut record: Record,
     lease: &Lease,
 ) -> Result<DestroyOutcome> {
-    if record.phase == Phase::Creating {
-        return Err(Error::new(
-            ErrorKind::OutcomeUnknown,
-            "a create of this key is open: acquire it first, which settles it, and then destroy",
-        )
-        .at(home.provider.name(), "destroy")
-        .with_context("key", &record.key)
-        .with_context("attempt", &record.attempt));
-    }
     record.enter(Phase::Destroying);
     let record = home.registry.store(record, lease).await?;
     Ok(finish_destroy(home, record, lease).await?.0)

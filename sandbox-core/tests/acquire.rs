@@ -45,7 +45,7 @@ async fn the_first_acquire_creates_and_the_next_connects_to_the_same_id() {
     assert_eq!((first.outcome, &first.facts.how), (AcquireOutcome::Created, &How::Fresh));
     let second = sandboxes.acquire("k", options()).await.unwrap();
     assert_eq!((second.outcome, &second.facts.how), (AcquireOutcome::Connected, &How::Attached));
-    assert_eq!(first.sandbox.provider_id(), second.sandbox.provider_id());
+    assert_eq!(first.sandbox.provider_id().unwrap(), second.sandbox.provider_id().unwrap());
     assert_eq!(provider.counts().created, 1);
 }
 
@@ -157,7 +157,7 @@ async fn an_error_on_a_later_page_is_no_partial_list() {
 async fn a_gone_sandbox_is_replaced_and_the_facts_name_the_old() {
     let provider = FakeProvider::new();
     let sandboxes = host(&provider);
-    let old = sandboxes.acquire("k", options()).await.unwrap().sandbox.provider_id().clone();
+    let old = sandboxes.acquire("k", options()).await.unwrap().sandbox.provider_id().unwrap().clone();
     provider.vanish(&old);
     let fail = options().with_replace_when_gone(ReplaceWhenGone::Fail);
     let error = sandboxes.acquire("k", fail).await.unwrap_err();
@@ -170,8 +170,14 @@ async fn a_gone_sandbox_is_replaced_and_the_facts_name_the_old() {
 async fn gone_under_other_credentials_is_an_ownership_error() {
     let provider = FakeProvider::new();
     let registry = MemoryRegistry::new();
-    let id =
-        host_with(&provider, &registry).acquire("k", options()).await.unwrap().sandbox.provider_id().clone();
+    let id = host_with(&provider, &registry)
+        .acquire("k", options())
+        .await
+        .unwrap()
+        .sandbox
+        .provider_id()
+        .unwrap()
+        .clone();
     provider.vanish(&id);
     let moved = provider.clone().with_fingerprint("elsewhere");
     let error = host_with(&moved, &registry).acquire("k", options()).await.unwrap_err();
@@ -186,7 +192,7 @@ async fn a_host_without_the_record_finds_the_sandbox_by_its_key() {
     let first = host(&provider).acquire("k", counting(&runs)).await.unwrap();
     let second = host(&provider).acquire("k", counting(&runs)).await.unwrap();
     assert_eq!(second.outcome, AcquireOutcome::Connected);
-    assert_eq!(first.sandbox.provider_id(), second.sandbox.provider_id());
+    assert_eq!(first.sandbox.provider_id().unwrap(), second.sandbox.provider_id().unwrap());
     assert_eq!((runs.load(Ordering::SeqCst), second.facts.setup), (1, SetupState::Done));
 }
 
@@ -194,9 +200,9 @@ async fn a_host_without_the_record_finds_the_sandbox_by_its_key() {
 async fn the_provider_id_alone_is_a_way_back() {
     let provider = FakeProvider::new();
     let first = host(&provider).acquire("k", options()).await.unwrap();
-    let id = first.sandbox.provider_id().clone();
+    let id = first.sandbox.provider_id().unwrap().clone();
     let second = host(&provider).acquire("k", options().with_provider_id(id.clone())).await.unwrap();
-    assert_eq!((second.outcome, second.sandbox.provider_id()), (AcquireOutcome::Connected, &id));
+    assert_eq!((second.outcome, second.sandbox.provider_id().unwrap()), (AcquireOutcome::Connected, &id));
     let error = host(&provider).acquire("other", options().with_provider_id(id)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Ownership, "another key's sandbox is not handed out");
 }
@@ -206,7 +212,7 @@ async fn an_untagged_sandbox_is_attached_only_by_its_explicit_id() {
     let provider = FakeProvider::new();
     let id = provider.make_untagged(SandboxSpec::default());
     let acquired = host(&provider).acquire("k", options().with_provider_id(id.clone())).await.unwrap();
-    assert_eq!((acquired.sandbox.provider_id(), provider.counts().created), (&id, 1));
+    assert_eq!((acquired.sandbox.provider_id().unwrap(), provider.counts().created), (&id, 1));
 }
 
 #[tokio::test]
@@ -434,7 +440,7 @@ async fn work_in_a_hook_on_a_paused_sandbox_resumes_it() {
         move |start| {
             let (pauses, kept) = (pauses.clone(), Arc::clone(&kept));
             async move {
-                pauses.pause(start.sandbox.provider_id()).await?;
+                pauses.pause(start.sandbox.provider_id().unwrap()).await?;
                 start.sandbox.write_bytes("/tmp/x", "x").await?;
                 start.sandbox.pause().await?;
                 start.sandbox.write_bytes("/tmp/y", "y").await?;
@@ -503,13 +509,13 @@ async fn a_panicking_hook_is_an_error_and_the_next_acquire_works() {
 async fn another_spec_is_a_conflict_by_default_and_can_be_kept_or_replaced() {
     let provider = FakeProvider::new();
     let sandboxes = host(&provider);
-    let old = sandboxes.acquire("k", options()).await.unwrap().sandbox.provider_id().clone();
+    let old = sandboxes.acquire("k", options()).await.unwrap().sandbox.provider_id().unwrap().clone();
     let other = AcquireOptions::new(SandboxSpec::default().with_network(sandhold_core::Network::Host));
     let error = sandboxes.acquire("k", other.clone()).await.unwrap_err();
     assert!(error.context().any(|pair| pair == ("field", "network")), "{error}");
     let kept =
         sandboxes.acquire("k", other.clone().with_on_spec_conflict(OnSpecConflict::Keep)).await.unwrap();
-    assert_eq!(kept.sandbox.provider_id(), &old);
+    assert_eq!(kept.sandbox.provider_id().unwrap(), &old);
     let replaced =
         sandboxes.acquire("k", other.with_on_spec_conflict(OnSpecConflict::Replace)).await.unwrap();
     assert_eq!(replaced.facts.how, How::Replaced { old });
@@ -556,7 +562,7 @@ async fn acquire_resumes_a_paused_sandbox_and_says_what_was_kept() {
         (second.outcome, second.facts.how),
         (AcquireOutcome::Connected, How::Resumed { memory: Memory::Kept })
     );
-    provider.reboot(first.provider_id()).unwrap();
+    provider.reboot(first.provider_id().unwrap()).unwrap();
     let third = sandboxes.acquire("k", options()).await.unwrap();
     assert_eq!(
         (third.outcome, third.facts.how),
@@ -603,7 +609,7 @@ async fn a_destroy_that_was_written_down_is_finished_by_whoever_comes_next() {
     assert_eq!(provider.alive().len(), 1);
     let acquired = host_with(&provider, &registry).acquire("k", options()).await.unwrap();
     assert_eq!(acquired.outcome, AcquireOutcome::Created);
-    assert_ne!(acquired.sandbox.provider_id(), old.provider_id());
+    assert_ne!(acquired.sandbox.provider_id().unwrap(), old.provider_id().unwrap());
     assert_eq!(provider.alive().len(), 1);
 }
 
@@ -611,7 +617,7 @@ async fn a_destroy_that_was_written_down_is_finished_by_whoever_comes_next() {
 async fn gone_during_the_session_is_said_once_and_remembered() {
     let provider = FakeProvider::new();
     let sandbox = host(&provider).acquire("k", options()).await.unwrap().sandbox;
-    provider.vanish(sandbox.provider_id());
+    provider.vanish(sandbox.provider_id().unwrap());
     assert_eq!(sandbox.read_text("/f").await.unwrap_err().kind(), ErrorKind::Gone);
     let before = provider.counts().of(Verb::Inside);
     assert_eq!(sandbox.read_text("/f").await.unwrap_err().kind(), ErrorKind::Gone);
@@ -648,7 +654,7 @@ async fn hosts_without_a_shared_registry_end_with_one_sandbox() {
     gate.open();
     let mut ids = Vec::new();
     for racer in racers {
-        ids.push(racer.await.unwrap().unwrap().sandbox.provider_id().clone());
+        ids.push(racer.await.unwrap().unwrap().sandbox.provider_id().unwrap().clone());
     }
     assert_eq!(ids[0], ids[1]);
     assert_eq!(provider.alive().len(), 1);
@@ -754,7 +760,7 @@ async fn a_creator_that_was_given_up_destroys_what_it_made() {
     assert_eq!(late.await.unwrap().unwrap_err().kind(), ErrorKind::Stale);
     assert_eq!(
         provider.alive().iter().map(|info| &info.id).collect::<Vec<_>>(),
-        [second.sandbox.provider_id()]
+        [second.sandbox.provider_id().unwrap()]
     );
 }
 
@@ -775,7 +781,7 @@ async fn a_create_that_was_given_up_is_known_after_a_destroy_and_its_late_sandbo
     assert_eq!((acquired.outcome, &acquired.facts.how), (AcquireOutcome::Created, &How::Fresh));
     assert_eq!(
         provider.alive().iter().map(|info| &info.id).collect::<Vec<_>>(),
-        [acquired.sandbox.provider_id()]
+        [acquired.sandbox.provider_id().unwrap()]
     );
 }
 
@@ -796,7 +802,7 @@ async fn an_open_create_of_another_spec_is_given_up_and_its_late_sandbox_is_dest
     assert_eq!(acquired.facts.how, How::Fresh);
     assert_eq!(
         provider.alive().iter().map(|info| &info.id).collect::<Vec<_>>(),
-        [acquired.sandbox.provider_id()]
+        [acquired.sandbox.provider_id().unwrap()]
     );
 }
 
@@ -813,5 +819,5 @@ async fn find_by_key_of_the_fake_shows_what_acquire_made() {
     let query = FindQuery::Key { owner: Owner::default(), key: Key::new("k").unwrap(), attempt: None };
     let found = provider.find(query).await.unwrap();
     assert_eq!(found.len(), 1);
-    assert_eq!(found[0].id, *acquired.sandbox.provider_id());
+    assert_eq!(found[0].id, *acquired.sandbox.provider_id().unwrap());
 }

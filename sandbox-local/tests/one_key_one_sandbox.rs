@@ -44,7 +44,7 @@ async fn host_process() {
     let provider = LocalProvider::new(config).unwrap();
     let records = std::env::var_os(RECORDS).is_some();
     let acquired = sandboxes(&provider, records).await.acquire(KEY, setup()).await.unwrap();
-    println!("acquired {} {}", acquired.outcome, acquired.sandbox.provider_id());
+    println!("acquired {} {}", acquired.outcome, acquired.sandbox.provider_id().unwrap());
 }
 
 fn start_host(home: &Path, records: bool) -> Child {
@@ -118,7 +118,7 @@ async fn hosts_killed_at_any_moment_leave_one_sandbox_that_the_next_host_gets() 
             let acquired = sandboxes(&provider, true).await.acquire(KEY, setup()).await.unwrap();
             let listed = provider.list_all(ListFilter::default()).await.unwrap();
             assert_eq!(listed.len(), 1, "round {round}: {listed:?}");
-            assert_eq!(listed[0].id, *acquired.sandbox.provider_id());
+            assert_eq!(listed[0].id, *acquired.sandbox.provider_id().unwrap());
             acquired.sandbox.destroy().await.unwrap();
             assert!(provider.list_all(ListFilter::default()).await.unwrap().is_empty());
         }

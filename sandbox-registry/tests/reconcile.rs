@@ -42,7 +42,7 @@ impl World {
 
     async fn acquire(&self, key: &str) -> SandboxId {
         let acquired = self.host().acquire(key, AcquireOptions::default()).await.unwrap();
-        acquired.sandbox.provider_id().clone()
+        acquired.sandbox.provider_id().unwrap().clone()
     }
 
     /// Makes a sandbox of a key without a record, as a host without this registry does.

@@ -128,7 +128,7 @@ async fn a_lost_create_is_found_again_by_the_next_process_after_a_crash_of_the_s
     let made = there(&served).await;
     assert_eq!(made.len(), 1);
     let found = host(&proxy, registry.path()).acquire("k", AcquireOptions::default()).await.unwrap();
-    assert_eq!(found.sandbox.provider_id(), &made[0]);
+    assert_eq!(found.sandbox.provider_id().unwrap(), &made[0]);
     assert_eq!(there(&served).await, made);
 }
 
@@ -137,7 +137,7 @@ async fn nothing_but_gone_makes_an_acquire_create() {
     let (served, proxy) = stage().await;
     let registry = tempfile::tempdir().unwrap();
     let made = host(&proxy, registry.path()).acquire("k", AcquireOptions::default()).await.unwrap();
-    let id = made.sandbox.provider_id().clone();
+    let id = made.sandbox.provider_id().unwrap().clone();
     made.sandbox.detach();
     let creates = proxy.asked(Route::Create);
     let html = |status| {
@@ -202,7 +202,7 @@ async fn nothing_but_gone_makes_an_acquire_create() {
     // And gone is gone: then there is a new one.
     provider(&proxy).destroy(&id).await.unwrap();
     let replaced = host(&proxy, registry.path()).acquire("k", AcquireOptions::default()).await.unwrap();
-    assert_ne!(replaced.sandbox.provider_id(), &id);
+    assert_ne!(replaced.sandbox.provider_id().unwrap(), &id);
     assert_eq!(proxy.asked(Route::Create), creates + 1);
 }
 
@@ -251,7 +251,7 @@ async fn a_broken_path_into_a_sandbox_destroys_and_creates_nothing() {
     let registry = tempfile::tempdir().unwrap();
     let acquired = host(&proxy, registry.path()).acquire("k", AcquireOptions::default()).await.unwrap();
     let sandbox = acquired.sandbox;
-    let id = sandbox.provider_id().clone();
+    let id = sandbox.provider_id().unwrap().clone();
     let line = |text: &str| ProcessSpec::argv("/bin/sh", ["-c".to_owned(), text.to_owned()]);
     sandbox.exec(line("echo forty minutes of work > /home/user/work")).await.unwrap();
     let creates = proxy.asked(Route::Create);
@@ -274,7 +274,7 @@ async fn a_broken_path_into_a_sandbox_destroys_and_creates_nothing() {
     let output =
         sandbox.exec(line("cat /home/user/work; echo 'sandbox not found' >&2; exit 44")).await.unwrap();
     assert_eq!((&output.stdout.bytes[..], output.exit.code), (&b"forty minutes of work\n"[..], Some(44)));
-    assert_eq!(sandbox.provider_id(), &id);
+    assert_eq!(sandbox.provider_id().unwrap(), &id);
     assert_eq!((proxy.asked(Route::Create), proxy.asked(Route::Destroy)), (creates, 0));
     assert_eq!(there(&served).await, [id]);
 }

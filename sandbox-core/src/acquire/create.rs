@@ -1,10 +1,12 @@
 //! Creating: intent before the call, unknown outcomes settled, contenders without a shared registry compared.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::flight::Stage;
 use super::steps::{Acquisition, CONTENDED, Found, senior};
 use super::{Acquired, Exclusion, Home, How, LEASE_TTL};
 use crate::lifecycle::forget;
@@ -17,8 +19,8 @@ use crate::{
 /// Pauses between two looks for an attempt whose answer was lost: the first, and the longest.
 const SETTLE_POLL: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
-/// A provider call ends so long before the lease that covers it.
-const LEASE_MARGIN: Duration = Duration::from_secs(15);
+/// The longest that a create call is waited for: it ends before the lease that covers it.
+pub(crate) const CALL_LIMIT: Duration = LEASE_TTL.saturating_sub(Duration::from_secs(15));
 
 /// How often one attempt is sent to a provider that makes one sandbox of it, before its answer is given up.
 const MAX_SENDS: u32 = 3;
@@ -106,7 +108,7 @@ impl Acquisition {
                 return Err(error);
             }
             tracing::warn!(key = %self.key, %error, "the answer of a create was lost; looking for its sandbox");
-            match self.settle(&record, sent_at).await? {
+            match settle(&self.home, &record, sent_at, self.options.call_deadline, &self.stage).await? {
                 Some(info) => return self.adopt(record, info, lease).await,
                 // The same attempt again yields the same sandbox, whether the lost call is done, under way or never came.
                 None if idempotent && sends < MAX_SENDS => {}
@@ -129,7 +131,7 @@ impl Acquisition {
     /// One create call, in a task of its own: a flight that is cancelled leaves it to end and to be recorded.
     async fn send(&self, mut record: Record, lease: Lease) -> Result<Sent> {
         let home = Arc::clone(&self.home);
-        let deadline = self.options.call_deadline.min(LEASE_TTL - LEASE_MARGIN);
+        let deadline = self.options.call_deadline.min(CALL_LIMIT);
         let tags = Tags {
             owner: record.owner.clone(),
             key: record.key.clone(),
@@ -164,53 +166,6 @@ impl Acquisition {
             self.error(ErrorKind::OutcomeUnknown, "the create's task ended without a result")
                 .with_source(error)
         })?
-    }
-
-    /// Finds the sandbox of an attempt whose answer was lost, or proves that there is none.
-    ///
-    /// Absence counts only from a complete listing that began after the longest create could have become visible, or at
-    /// once where the same attempt may be sent again.
-    pub(super) async fn settle(&self, record: &Record, since: Instant) -> Result<Option<SandboxInfo>> {
-        self.stage.settle(&record.attempt);
-        let capabilities = self.home.provider.capabilities();
-        let mut pause = SETTLE_POLL.0;
-        loop {
-            let provable = capabilities.idempotent_create
-                || capabilities.create_settle.is_some_and(|settle| {
-                    since.elapsed() > self.options.call_deadline.saturating_add(settle)
-                });
-            let query = FindQuery::Key {
-                owner: record.owner.clone(),
-                key: record.key.clone(),
-                attempt: Some(record.attempt.clone()),
-            };
-            match self.home.provider.find(query).await {
-                Ok(mut found) => match found.len() {
-                    0 if provable => return Ok(None),
-                    0 => {}
-                    1 => return Ok(found.pop()),
-                    several => {
-                        return Err(self
-                            .error(ErrorKind::Unexpected, format!("{several} sandboxes carry one attempt"))
-                            .with_context("attempt", &record.attempt));
-                    }
-                },
-                Err(error) if error.is_retryable() || error.kind() == ErrorKind::Unavailable => {
-                    tracing::debug!(key = %self.key, %error, "the look for a lost create failed; looking again");
-                }
-                Err(error) => {
-                    return Err(self
-                        .error(
-                            ErrorKind::OutcomeUnknown,
-                            "a create's answer was lost and its sandbox cannot be looked for",
-                        )
-                        .with_context("attempt", &record.attempt)
-                        .with_source(error));
-                }
-            }
-            tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
-            pause = (pause * 2).min(SETTLE_POLL.1);
-        }
     }
 
     /// Without a registry that spans all contenders, whoever else created at the same time is seen in the listing, and
@@ -248,6 +203,59 @@ impl Acquisition {
                     .retryable(None))
             }
         }
+    }
+}
+
+/// Finds the sandbox of an attempt whose answer was lost, or proves that there is none.
+///
+/// Absence counts only from a complete listing that began after the longest create could have become visible, or at
+/// once where the same attempt may be sent again.
+pub(crate) async fn settle(
+    home: &Home,
+    record: &Record,
+    since: Instant,
+    call_deadline: Duration,
+    stage: &Stage,
+) -> Result<Option<SandboxInfo>> {
+    stage.settle(&record.attempt);
+    let capabilities = home.provider.capabilities();
+    let error = |kind, message: Cow<'static, str>| {
+        Error::new(kind, message)
+            .at(home.provider.name(), "settle")
+            .with_context("key", &record.key)
+            .with_context("attempt", &record.attempt)
+    };
+    let mut pause = SETTLE_POLL.0;
+    loop {
+        let provable = capabilities.idempotent_create
+            || capabilities
+                .create_settle
+                .is_some_and(|settle| since.elapsed() > call_deadline.saturating_add(settle));
+        let query = FindQuery::Key {
+            owner: record.owner.clone(),
+            key: record.key.clone(),
+            attempt: Some(record.attempt.clone()),
+        };
+        match home.provider.find(query).await {
+            Ok(mut found) => match found.len() {
+                0 if provable => return Ok(None),
+                0 => {}
+                1 => return Ok(found.pop()),
+                several => {
+                    let message = format!("{several} sandboxes carry one attempt");
+                    return Err(error(ErrorKind::Unexpected, message.into()));
+                }
+            },
+            Err(lost) if lost.is_retryable() || lost.kind() == ErrorKind::Unavailable => {
+                tracing::debug!(key = %record.key, error = %lost, "the look for a lost create failed; looking again");
+            }
+            Err(cause) => {
+                let message = "a create's answer was lost and its sandbox cannot be looked for";
+                return Err(error(ErrorKind::OutcomeUnknown, message.into()).with_source(cause));
+            }
+        }
+        tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
+        pause = (pause * 2).min(SETTLE_POLL.1);
     }
 }
 

@@ -9,7 +9,8 @@ use tokio::time::{Instant, timeout};
 
 use super::steps::Acquisition;
 use super::{AcquireOptions, Acquired, Home};
-use crate::{Attempt, Error, ErrorKind, Key, Result, SandboxSpec};
+use crate::events::EventKind;
+use crate::{Attempt, Error, ErrorKind, Key, Outcome, Result, SandboxSpec};
 
 tokio::task_local! {
     /// The flights whose hooks this task runs inside: a nested acquire of the same key would wait for itself.
@@ -24,7 +25,7 @@ pub(super) async fn inside<T>(home: &Arc<Home>, key: &Key, hook: impl Future<Out
 }
 
 /// Refuses a call on a key from inside a hook of the flight of that key: it would wait for itself.
-pub(super) fn refuse_inside(home: &Arc<Home>, key: &Key, operation: &'static str) -> Result<()> {
+pub(crate) fn refuse_inside(home: &Arc<Home>, key: &Key, operation: &'static str) -> Result<()> {
     if INSIDE.try_with(|flights| flights.contains(&(address(home), key.clone()))).unwrap_or(false) {
         return Err(Error::new(
             ErrorKind::Conflict,
@@ -37,13 +38,14 @@ pub(super) fn refuse_inside(home: &Arc<Home>, key: &Key, operation: &'static str
     Ok(())
 }
 
-fn address(home: &Arc<Home>) -> usize {
-    Arc::as_ptr(home) as usize
+/// What tells hosts apart: one that goes to another provider for a key stays the same host.
+fn address(home: &Home) -> usize {
+    Arc::as_ptr(&home.flights) as usize
 }
 
 /// Where a flight is, for the error of a caller whose deadline passes.
 #[derive(Debug, Default)]
-pub(super) struct Stage(Mutex<(&'static str, Option<Attempt>)>);
+pub(crate) struct Stage(Mutex<(&'static str, Option<Attempt>)>);
 
 impl Stage {
     pub(super) fn enter(&self, stage: &'static str) {
@@ -53,6 +55,10 @@ impl Stage {
     /// Enters the one stage whose end is an unknown outcome and not a mere timeout.
     pub(super) fn settle(&self, attempt: &Attempt) {
         *self.lock() = ("settle", Some(attempt.clone()));
+    }
+
+    pub(super) fn name(&self) -> &'static str {
+        self.lock().0
     }
 
     fn lock(&self) -> MutexGuard<'_, (&'static str, Option<Attempt>)> {
@@ -172,7 +178,10 @@ fn board(home: &Arc<Home>, key: &Key, options: AcquireOptions) -> Result<(Waiter
     let (flight, joined) = match flights.get(key) {
         Some(flight) => {
             if let Some(field) = flight.spec.conflicts_with(&options.spec) {
-                return Err(spec_conflict(key, field));
+                let error = spec_conflict(key, field);
+                let hooks = options.hooks.as_ref().or(home.hooks.as_ref());
+                home.tell(hooks, key, None, EventKind::Conflict { reason: error.reason() });
+                return Err(error);
             }
             (Arc::clone(flight), true)
         }
@@ -195,18 +204,43 @@ fn board(home: &Arc<Home>, key: &Key, options: AcquireOptions) -> Result<(Waiter
 
 async fn fly(home: Arc<Home>, key: Key, options: AcquireOptions, flight: Arc<Flight>) {
     let landing = Landing { home: Arc::clone(&home), key: key.clone(), flight: Arc::clone(&flight) };
-    let acquisition = Acquisition::new(home, key, options, Arc::clone(&flight.stage));
+    let hooks = options.hooks.clone().or_else(|| home.hooks.clone());
+    let acquisition = Acquisition {
+        home: Arc::clone(&home),
+        key: key.clone(),
+        options: Arc::new(options),
+        stage: Arc::clone(&flight.stage),
+        hooks: hooks.clone(),
+    };
+    home.tell(hooks.as_ref(), &key, None, EventKind::Starting);
     let result = tokio::select! {
         biased;
-        () = flight.abandoned.notified() => {
-            Err(Error::new(ErrorKind::Cancelled, "every caller left before the acquire ended").at("", "acquire"))
-        }
+        () = flight.abandoned.notified() => Err(left_by_all(flight.stage.name())),
         result = acquisition.run() => result,
     };
+    match &result {
+        Ok(Acquired { sandbox, outcome, facts }) => {
+            let started = EventKind::Started { outcome: *outcome, how: facts.how.clone() };
+            home.tell(hooks.as_ref(), &key, sandbox.provider_id(), started);
+        }
+        Err(error) => {
+            home.tell(hooks.as_ref(), &key, None, EventKind::failed(flight.stage.name(), error));
+        }
+    }
     // Off the map before the result is seen: a caller that acquires again right after gets a new look.
     landing.home.flights.forget(&landing.key, &flight);
     flight.result.send_replace(Some(result));
     drop(landing);
+}
+
+/// The error of a flight that nobody waits for any more; a create that was sent goes on without it.
+fn left_by_all(stage: &'static str) -> Error {
+    let error =
+        Error::new(ErrorKind::Cancelled, "every caller left before the acquire ended").at("", "acquire");
+    match stage {
+        "create" | "settle" | "contend" => error.with_outcome(Outcome::Unknown),
+        _ => error,
+    }
 }
 
 pub(super) fn spec_conflict(key: &Key, field: &'static str) -> Error {

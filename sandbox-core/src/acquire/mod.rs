@@ -2,6 +2,7 @@
 
 mod create;
 mod flight;
+mod home;
 mod options;
 mod setup;
 mod steps;
@@ -10,25 +11,26 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use options::{
-    AcquireOptions, AcquireOutcome, Acquired, DEFAULT_ACQUIRE_DEADLINE, Exclusion, Facts, How,
-    OnSetupFailure, OnSpecConflict, ReplaceWhenGone, SetupState,
+    AcquireOptions, AcquireOutcome, Acquired, DEFAULT_ACQUIRE_DEADLINE, Exclusion, Facts, How, OnDuplicates,
+    OnGone, OnSetupFailure, OnSpecConflict, ReplaceWhenGone, SetupState,
 };
 
-use self::flight::Flights;
+pub(crate) use self::create::{CALL_LIMIT, settle};
+pub(crate) use self::flight::{Stage, refuse_inside};
+pub(crate) use self::home::Home;
 pub(crate) use self::steps::senior;
-use crate::hooks::{DEFAULT_HOOK_DEADLINE, Hooks, PersistHook};
-use crate::lifecycle::{self, StopOutcome};
-use crate::registry::{Lease, MemoryRegistry, Record, Registry};
-use crate::{DestroyOutcome, Error, ErrorKind, Key, Owner, Result, SandboxProvider};
+use crate::events::Events;
+use crate::hooks::{Hooks, PersistHook};
+use crate::lifecycle::StopOutcome;
+use crate::providers::Providers;
+use crate::registry::Registry;
+use crate::{DestroyOutcome, Error, Key, Owner, Result, Sandbox, SandboxInfo, SandboxProvider};
 
 /// How long a lease on a record is taken for; longer than one provider call may last.
 pub(crate) const LEASE_TTL: Duration = Duration::from_secs(90);
 
-/// The reason of the [`ErrorKind::Timeout`] of a call that waited for another one on the same key; nothing was done.
+/// The reason of the [`crate::ErrorKind::Timeout`] of a call that waited for another one on the same key; nothing was done.
 pub const REASON_BUSY: &str = "busy";
-
-/// Pauses between two looks at a lease that another contender holds: the first, and the longest.
-const LEASE_POLL: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(250));
 
 /// The sandboxes of one owner at one provider: acquire them by key, let them go, get the same ones back.
 ///
@@ -56,46 +58,15 @@ const LEASE_POLL: (Duration, Duration) = (Duration::from_millis(5), Duration::fr
 #[derive(Clone, Debug)]
 pub struct Sandboxes(pub(crate) Arc<Home>);
 
-/// What every acquisition and every sandbox of one host shares.
-#[derive(Debug)]
-pub(crate) struct Home {
-    pub(crate) owner: Owner,
-    pub(crate) provider: Arc<dyn SandboxProvider>,
-    pub(crate) registry: Arc<dyn Registry>,
-    pub(crate) hooks: Option<Arc<dyn Hooks>>,
-    pub(crate) persist: Option<Arc<dyn PersistHook>>,
-    pub(crate) hook_deadline: Duration,
-    wait_limit: Duration,
-    flights: Flights,
-}
-
 impl Sandboxes {
     /// Makes a host for the owner `default` whose records live in memory.
     #[must_use]
     pub fn new(provider: Arc<dyn SandboxProvider>) -> Self {
-        Self(Arc::new(Home {
-            owner: Owner::default(),
-            provider,
-            registry: Arc::new(MemoryRegistry::new()),
-            hooks: None,
-            persist: None,
-            hook_deadline: DEFAULT_HOOK_DEADLINE,
-            wait_limit: DEFAULT_ACQUIRE_DEADLINE,
-            flights: Flights::default(),
-        }))
+        Self(Arc::new(Home::new(provider)))
     }
 
     fn rebuilt(self, change: impl FnOnce(&mut Home)) -> Self {
-        let mut home = Home {
-            owner: self.0.owner.clone(),
-            provider: Arc::clone(&self.0.provider),
-            registry: Arc::clone(&self.0.registry),
-            hooks: self.0.hooks.clone(),
-            persist: self.0.persist.clone(),
-            hook_deadline: self.0.hook_deadline,
-            wait_limit: self.0.wait_limit,
-            flights: Flights::default(),
-        };
+        let mut home = self.0.rebuilt();
         change(&mut home);
         Self(Arc::new(home))
     }
@@ -138,6 +109,27 @@ impl Sandboxes {
         self.rebuilt(|home| home.wait_limit = limit)
     }
 
+    /// Leaves the sandboxes of records that name another of these providers with that one, whatever this host's own is;
+    /// default none, and then such a record is a [`crate::ErrorKind::Conflict`].
+    #[must_use]
+    pub fn with_providers(self, providers: Providers) -> Self {
+        self.rebuilt(|home| home.providers = Some(providers))
+    }
+
+    /// Keeps so many events for a slow listener; default [`crate::DEFAULT_EVENT_CAPACITY`], 256.
+    #[must_use]
+    pub fn with_event_capacity(self, events: usize) -> Self {
+        self.rebuilt(|home| home.event_capacity = events)
+    }
+
+    /// Listens to what happens to the sandboxes of this host from now on, until it and they are dropped.
+    ///
+    /// Setters like [`Sandboxes::with_registry`] make another host: listen to the one that is used.
+    #[must_use]
+    pub fn events(&self) -> Events {
+        self.0.teller().subscribe()
+    }
+
     /// Returns the provider.
     #[must_use]
     pub fn provider(&self) -> &Arc<dyn SandboxProvider> {
@@ -150,13 +142,13 @@ impl Sandboxes {
     /// every other failure is returned and nothing is made.
     ///
     /// # Errors
-    /// - [`ErrorKind::Conflict`] when the key's sandbox was asked for with another spec, or from inside its own hook
+    /// - [`crate::ErrorKind::Conflict`] when the key's sandbox was asked for with another spec, or from inside its own hook
     ///   (reason `reentrant`);
-    /// - [`ErrorKind::Ownership`] when the sandbox found belongs to someone else;
-    /// - [`ErrorKind::Gone`] when it is gone and `replace_when_gone` is `Fail`;
-    /// - [`ErrorKind::OutcomeUnknown`] when a create's answer was lost and could not be settled in time; a later
+    /// - [`crate::ErrorKind::Ownership`] when the sandbox found belongs to someone else;
+    /// - [`crate::ErrorKind::Gone`] when it is gone and `replace_when_gone` is `Fail`;
+    /// - [`crate::ErrorKind::OutcomeUnknown`] when a create's answer was lost and could not be settled in time; a later
     ///   acquire settles it first;
-    /// - [`ErrorKind::Timeout`] with context `stage` when the deadline passed;
+    /// - [`crate::ErrorKind::Timeout`] with context `stage` when the deadline passed;
     /// - what the provider, the registry or the start hook answered.
     ///
     /// # Cancellation
@@ -167,95 +159,59 @@ impl Sandboxes {
         key: impl TryInto<Key, Error = impl Into<Error>>,
         options: AcquireOptions,
     ) -> Result<Acquired> {
-        let key = key.try_into().map_err(Into::into)?;
-        flight::acquire(Arc::clone(&self.0), key, options).await
+        self.0.acquire(key.try_into().map_err(Into::into)?, options).await
     }
 
-    /// Lets a key's sandbox rest: pauses it where the provider can, without connecting to it.
+    /// Returns a value of the key's sandbox that is acquired, with these options, by its first use. Does no I/O.
+    ///
+    /// The first call that needs a sandbox (a process, a file, a watch, a port) acquires it, once for all callers; a
+    /// failure is not remembered. `info`, `stop` and `destroy` look for the sandbox that the key has, and never make one.
     ///
     /// # Errors
-    /// As [`crate::Sandbox::stop`]; [`ErrorKind::Timeout`] with reason [`REASON_BUSY`], and nothing done, when another
-    /// host was at work on this key for as long as [`Sandboxes::with_wait_limit`] allows.
+    /// [`crate::ErrorKind::InvalidArgument`] for a bad key.
+    pub fn lazy(
+        &self,
+        key: impl TryInto<Key, Error = impl Into<Error>>,
+        options: AcquireOptions,
+    ) -> Result<Sandbox> {
+        let hooks = options.hooks.clone().or_else(|| self.0.hooks.clone());
+        Ok(Sandbox::unstarted(&self.0, key.try_into().map_err(Into::into)?, Arc::new(options), hooks))
+    }
+
+    /// Looks for the sandbox that a key has, by its record or by its tags, without waking or making one.
+    ///
+    /// # Errors
+    /// What the provider or the registry answered.
+    pub async fn find(
+        &self,
+        key: impl TryInto<Key, Error = impl Into<Error>>,
+    ) -> Result<Option<SandboxInfo>> {
+        self.0.find(&key.try_into().map_err(Into::into)?).await
+    }
+
+    /// Lets a key's sandbox rest: pauses it where the provider can, without connecting to it and so without the hooks
+    /// that need it running.
+    ///
+    /// A create whose outcome is open is settled first.
+    ///
+    /// # Errors
+    /// As [`crate::Sandbox::pause`]; [`crate::ErrorKind::Timeout`] with reason [`REASON_BUSY`], and
+    /// nothing done, when another host was at work on this key for as long as [`Sandboxes::with_wait_limit`] allows;
+    /// [`crate::ErrorKind::OutcomeUnknown`] when an open create could not be settled in that
+    /// time.
     pub async fn stop(&self, key: impl TryInto<Key, Error = impl Into<Error>>) -> Result<StopOutcome> {
-        let key = key.try_into().map_err(Into::into)?;
-        flight::refuse_inside(&self.0, &key, "stop")?;
-        lifecycle::stop(&self.0, &key).await
+        Home::stop(&self.0, &key.try_into().map_err(Into::into)?, self.0.hooks.as_ref()).await
     }
 
-    /// Destroys a key's sandbox by its id, without waking it, and forgets its record.
+    /// Destroys a key's sandbox by its id, without waking it and so without the hooks that need it running, and forgets
+    /// its record.
+    ///
+    /// A create whose outcome is open is settled first; one that is proven absent is remembered, so that a sandbox of it
+    /// that comes late is destroyed when it is seen.
     ///
     /// # Errors
-    /// As [`crate::Sandbox::destroy`], and of the wait as [`Sandboxes::stop`].
+    /// What the provider or the registry answered, and of the wait as [`Sandboxes::stop`].
     pub async fn destroy(&self, key: impl TryInto<Key, Error = impl Into<Error>>) -> Result<DestroyOutcome> {
-        let key = key.try_into().map_err(Into::into)?;
-        flight::refuse_inside(&self.0, &key, "destroy")?;
-        lifecycle::destroy(&self.0, &key).await
+        Home::destroy(&self.0, &key.try_into().map_err(Into::into)?, self.0.hooks.as_ref()).await
     }
-}
-
-impl Home {
-    /// Takes the lease of a key, waiting while another contender holds it; `look` may end the wait early.
-    pub(crate) async fn lease<T, F>(&self, key: &Key, mut look: impl FnMut() -> F) -> Result<Leased<T>>
-    where
-        F: Future<Output = Result<Option<T>>> + Send,
-    {
-        let mut pause = LEASE_POLL.0;
-        loop {
-            if let Some(lease) = self.registry.try_lease(&self.owner, key, LEASE_TTL).await? {
-                return Ok(Leased::Lease(lease));
-            }
-            tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
-            pause = (pause * 2).min(LEASE_POLL.1);
-            if let Some(found) = look().await? {
-                return Ok(Leased::Found(found));
-            }
-        }
-    }
-
-    /// Takes the lease of a key, waiting no longer than the host's limit.
-    pub(crate) async fn lease_in_time(&self, key: &Key, operation: &'static str) -> Result<Lease> {
-        let lease = async {
-            loop {
-                if let Leased::Lease(lease) = self.lease(key, || async { Ok(None::<()>) }).await? {
-                    return Ok(lease);
-                }
-            }
-        };
-        let limit = self.wait_limit;
-        tokio::time::timeout(limit, lease).await.unwrap_or_else(|_| {
-            Err(Error::new(
-                ErrorKind::Timeout,
-                format!(
-                    "another host or call was at work on this key for {limit:?}; nothing was done, try again"
-                ),
-            )
-            .with_reason(REASON_BUSY)
-            .at(self.provider.name(), operation)
-            .with_context("key", key)
-            .retryable(None))
-        })
-    }
-
-    pub(crate) async fn load(&self, key: &Key) -> Result<Option<Record>> {
-        let record = self.registry.load(&self.owner, key).await?;
-        match &record {
-            Some(record) if record.provider != self.provider.name() => Err(Error::new(
-                ErrorKind::Conflict,
-                format!(
-                    "the key's sandbox is at the provider {:?}; this host uses {:?}",
-                    record.provider,
-                    self.provider.name()
-                ),
-            )
-            .with_reason("provider")
-            .with_context("key", key)),
-            _ => Ok(record),
-        }
-    }
-}
-
-/// The end of a wait for a lease.
-pub(crate) enum Leased<T> {
-    Lease(Lease),
-    Found(T),
 }

@@ -44,6 +44,29 @@ pub enum OnSetupFailure {
     Destroy,
 }
 
+/// What a sandbox that was acquired does when it is gone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OnGone {
+    /// Every call fails with *gone*. The default.
+    #[default]
+    Fail,
+    /// The next use acquires the key again, with the same options, once for all callers; the event `replaced` tells the
+    /// old id and the new. A call that meets *gone* itself is sent again only where the lost one provably did nothing.
+    Reacquire,
+}
+
+/// What happens to other sandboxes of the key that discovery finds beside the one that it chooses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OnDuplicates {
+    /// They are reported, by [`Facts::duplicates`] and an event, and left alone. The default.
+    #[default]
+    Report,
+    /// They are reported and destroyed. What another program did in them is lost.
+    Reap,
+}
+
 /// How sure "one key, one sandbox" must be where no registry spans all contenders.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -65,6 +88,10 @@ pub struct AcquireOptions {
     pub provider_id: Option<SandboxId>,
     /// Default [`ReplaceWhenGone::Create`].
     pub replace_when_gone: ReplaceWhenGone,
+    /// Default [`OnGone::Fail`].
+    pub on_gone: OnGone,
+    /// Default [`OnDuplicates::Report`].
+    pub on_duplicates: OnDuplicates,
     /// Default [`OnSpecConflict::Error`].
     pub on_spec_conflict: OnSpecConflict,
     /// Default [`OnSetupFailure::Keep`].
@@ -87,6 +114,8 @@ impl Default for AcquireOptions {
             spec: SandboxSpec::default(),
             provider_id: None,
             replace_when_gone: ReplaceWhenGone::default(),
+            on_gone: OnGone::default(),
+            on_duplicates: OnDuplicates::default(),
             on_spec_conflict: OnSpecConflict::default(),
             on_setup_failure: OnSetupFailure::default(),
             exclusion: Exclusion::default(),
@@ -116,6 +145,20 @@ impl AcquireOptions {
     #[must_use]
     pub fn with_replace_when_gone(mut self, policy: ReplaceWhenGone) -> Self {
         self.replace_when_gone = policy;
+        self
+    }
+
+    /// Decides what the sandbox does when it is gone later on.
+    #[must_use]
+    pub fn with_on_gone(mut self, policy: OnGone) -> Self {
+        self.on_gone = policy;
+        self
+    }
+
+    /// Decides what happens to other sandboxes of the key.
+    #[must_use]
+    pub fn with_on_duplicates(mut self, policy: OnDuplicates) -> Self {
+        self.on_duplicates = policy;
         self
     }
 

@@ -7,12 +7,15 @@ use tokio::time::Instant;
 use super::flight::inside;
 use super::steps::{Acquisition, Found};
 use super::{AcquireOutcome, Acquired, Facts, How, LEASE_TTL, OnSetupFailure, SetupState};
+use crate::events::EventKind;
 use crate::hooks::{RestoreReason, Start, bounded};
 use crate::lifecycle::Lent;
-use crate::registry::Lease;
+use crate::registry::{Lease, Record};
 use crate::sandbox::Sandbox;
 use crate::stream::ByteStream;
-use crate::{Error, ErrorKind, FileOptions, Generation, ReadOptions, Result, SandboxHandle, WriteOptions};
+use crate::{
+    Connection, Error, ErrorKind, FileOptions, Generation, ReadOptions, Result, SandboxHandle, WriteOptions,
+};
 
 /// Where the mark of a completed setup is kept inside a sandbox, for hosts that have no record of it.
 const MARK: &str = "/var/lib/sandhold/setup.json";
@@ -69,8 +72,26 @@ impl Acquisition {
             restored: None,
             duplicates: found.duplicates,
         };
-        let sandbox = Sandbox::new(&self.home, &found.record, found.connection.handle, self.hooks.clone());
+        let sandbox = self.sandbox(&found.record, found.connection, &facts.how);
         Acquired::new(sandbox, AcquireOutcome::Connected, facts)
+    }
+
+    /// The value of a connected sandbox; from here on those of the one before it are stale.
+    fn sandbox(&self, record: &Record, connection: Connection, how: &How) -> Sandbox {
+        let (sandbox, before) =
+            Sandbox::acquired(&self.home, record, connection.handle, &self.options, self.hooks.clone());
+        let id = sandbox.provider_id();
+        let old = match how {
+            How::Replaced { old } => Some(old.clone()),
+            _ => before,
+        };
+        if let Some((old, new)) = old.zip(id.cloned()) {
+            self.tell(id, EventKind::Replaced { old, new });
+        }
+        if let Some(memory) = connection.resumed {
+            self.tell(id, EventKind::Resumed { memory });
+        }
+        sandbox
     }
 
     pub(super) async fn set_up(&self, found: Found, lease: Lease) -> Result<Acquired> {
@@ -84,12 +105,13 @@ impl Acquisition {
             Some(done) if done >= wanted => SetupState::Done,
             _ => SetupState::Needed,
         };
-        let sandbox = Sandbox::new(&self.home, &record, connection.handle, self.hooks.clone());
+        let resumed = connection.resumed;
+        let sandbox = self.sandbox(&record, connection, &how);
         // Given up with this flight, whoever keeps the hook's value.
         let lent = Lent::new(lease);
         let hooks_own = sandbox.within_flight(&lent);
         let mut facts = Facts { how, setup, joined: false, restored: None, duplicates };
-        if let Some(memory) = connection.resumed {
+        if let Some(memory) = resumed {
             self.stage.enter("on_resume");
             self.run_hooks(&hooks_own, &lent, hooks_own.after_resume(memory)).await?;
         }
@@ -116,11 +138,13 @@ impl Acquisition {
             record = stored;
         }
         if let Err(error) = ran {
-            return Err(self.setup_failed(error, outcome, record, lease).await);
+            return Err(self.setup_failed(error, outcome, record, &sandbox, lease).await);
         }
         if setup == SetupState::Needed {
             self.stage.enter("setup mark");
-            write_mark(&*sandbox.handle(), wanted, &record.generation).await?;
+            if let Some(handle) = sandbox.handle() {
+                write_mark(&*handle, wanted, &record.generation).await?;
+            }
             record.setup_done = Some(wanted);
             self.home.registry.store(record, &lease).await?;
         }
@@ -183,7 +207,8 @@ impl Acquisition {
         &self,
         error: Error,
         outcome: AcquireOutcome,
-        record: crate::registry::Record,
+        record: Record,
+        sandbox: &Sandbox,
         lease: Lease,
     ) -> Error {
         let destroy = self.options.on_setup_failure == OnSetupFailure::Destroy
@@ -193,7 +218,10 @@ impl Acquisition {
             return error;
         }
         match crate::lifecycle::destroy_recorded(&self.home, record, &lease).await {
-            Ok(_) => error,
+            Ok(_) => {
+                sandbox.mark_destroyed();
+                error
+            }
             Err(cleanup) => error.with_cleanup(&cleanup),
         }
     }

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use tokio::time::Instant;
-
+use super::create::{CALL_LIMIT, settle};
 use super::flight::{Stage, spec_conflict};
-use super::{AcquireOptions, Acquired, Home, How, Leased, OnSpecConflict, ReplaceWhenGone};
+use super::home::{Home, Leased};
+use super::{AcquireOptions, Acquired, How, OnDuplicates, OnSpecConflict, ReplaceWhenGone};
+use crate::events::EventKind;
 use crate::hooks::Hooks;
 use crate::lifecycle::finish_destroy;
 use crate::registry::{Lease, Phase, Record};
@@ -22,7 +23,7 @@ pub(super) const CONTENDED: &str = "contended";
 pub(super) struct Acquisition {
     pub(super) home: Arc<Home>,
     pub(super) key: Key,
-    pub(super) options: AcquireOptions,
+    pub(super) options: Arc<AcquireOptions>,
     pub(super) stage: Arc<Stage>,
     pub(super) hooks: Option<Arc<dyn Hooks>>,
 }
@@ -42,9 +43,8 @@ enum Look {
 }
 
 impl Acquisition {
-    pub(super) fn new(home: Arc<Home>, key: Key, options: AcquireOptions, stage: Arc<Stage>) -> Self {
-        let hooks = options.hooks.clone().or_else(|| home.hooks.clone());
-        Self { home, key, options, stage, hooks }
+    pub(super) fn tell(&self, id: Option<&SandboxId>, kind: EventKind) {
+        self.home.tell(self.hooks.as_ref(), &self.key, id, kind);
     }
 
     pub(super) fn wanted_setup(&self) -> u64 {
@@ -55,7 +55,17 @@ impl Acquisition {
         Error::new(kind, message).at(self.home.provider.name(), "acquire").with_context("key", &self.key)
     }
 
+    /// Acquires at the provider that the record names.
     pub(super) async fn run(self) -> Result<Acquired> {
+        let Self { home, key, options, stage, hooks } = &self;
+        home.routed(key, |home| {
+            let (key, options, stage, hooks) = (key.clone(), options.clone(), stage.clone(), hooks.clone());
+            Self { home, key, options, stage, hooks }.run_here()
+        })
+        .await
+    }
+
+    async fn run_here(self) -> Result<Acquired> {
         loop {
             match self.run_once().await {
                 // Another host without a shared registry created first: its sandbox is the one to attach to.
@@ -326,15 +336,17 @@ impl Acquisition {
                 candidates.push(info);
             }
         }
-        candidates.sort_by(senior);
+        // The recorded generation first, wherever it is found; then the one that every contender would choose.
+        let recorded = record.as_ref().map(|record| record.generation.clone());
+        let is_recorded = |info: &SandboxInfo| {
+            recorded.as_ref().zip(info.tags.as_ref()).is_some_and(|(known, tags)| *known == tags.generation)
+        };
+        candidates.sort_by(|a, b| is_recorded(b).cmp(&is_recorded(a)).then_with(|| senior(a, b)));
         let mut candidates = candidates.into_iter();
         let Some(chosen) = candidates.next() else { return self.create(record, old, lease).await };
-        let duplicates: Vec<_> = candidates.map(|info| info.id).collect();
-        if !duplicates.is_empty() {
-            tracing::warn!(key = %self.key, chosen = %chosen.id, others = duplicates.len(), "several sandboxes of one key");
-        }
         self.check_owner(&chosen, None)?;
-        let fresh = self.record_of(&chosen, record.as_ref())?;
+        let mut fresh = self.record_of(&chosen, record.as_ref())?;
+        let duplicates = self.see_to_duplicates(&mut fresh, candidates.collect(), &lease).await?;
         self.stage.enter("connect");
         match self.connect(&chosen).await? {
             Some(connection) => self.attached(fresh, connection, duplicates, lease).await,
@@ -343,6 +355,39 @@ impl Acquisition {
                 .with_context("id", chosen.id)
                 .retryable(None)),
         }
+    }
+
+    /// Reports the other sandboxes of the key, and reaps them where that was asked for; returns those that are left.
+    async fn see_to_duplicates(
+        &self,
+        chosen: &mut Record,
+        others: Vec<SandboxInfo>,
+        lease: &Lease,
+    ) -> Result<Vec<SandboxId>> {
+        if others.is_empty() {
+            return Ok(Vec::new());
+        }
+        tracing::warn!(key = %self.key, others = others.len(), "several sandboxes of one key");
+        let reap = self.options.on_duplicates == OnDuplicates::Reap;
+        if reap {
+            // Written down first: whoever comes after a crash here destroys them too.
+            others
+                .iter()
+                .filter_map(|info| info.tags.as_ref())
+                .for_each(|tags| chosen.give_up(&tags.attempt));
+            chosen.enter(Phase::Ready);
+            *chosen = self.home.registry.store(chosen.clone(), lease).await?;
+        }
+        let mut left = Vec::new();
+        for info in others {
+            if reap {
+                self.home.provider.destroy(&info.id).await?;
+            } else {
+                left.push(info.id.clone());
+            }
+            self.tell(chosen.id.as_ref(), EventKind::DuplicateFound { other: info.id, reaped: reap });
+        }
+        Ok(left)
     }
 
     pub(super) async fn find_by_key(&self) -> Result<Vec<SandboxInfo>> {
@@ -374,9 +419,8 @@ impl Acquisition {
 
     /// Takes over an open create: its sandbox is adopted, or its absence is proven.
     async fn settle_and_go_on(&self, mut record: Record, lease: Lease) -> Result<Acquired> {
-        // How old the create is counts only as far as it is known for sure.
-        let since = Instant::now().checked_sub(record.phase_age()).unwrap_or_else(Instant::now);
-        match self.settle(&record, since).await? {
+        // Whoever sent it may have been more patient than this caller. How old it is counts only as far as it is known.
+        match settle(&self.home, &record, record.begun(), CALL_LIMIT, &self.stage).await? {
             Some(info) => self.adopt(record, info, lease).await,
             None if self.home.provider.capabilities().idempotent_create => {
                 self.send_create(record, None, lease).await

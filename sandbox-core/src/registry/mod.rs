@@ -161,10 +161,21 @@ impl Record {
         self.phase_since_boot.as_ref().and_then(BootTime::elapsed).unwrap_or_default()
     }
 
+    /// When the phase was entered, by this process's clock; now where that is not known for sure.
+    pub(crate) fn begun(&self) -> Instant {
+        Instant::now().checked_sub(self.phase_age()).unwrap_or_else(Instant::now)
+    }
+
     /// Gives the present attempt up, and forgets the ones that are old enough.
     pub fn abandon(&mut self) {
+        let attempt = self.attempt.clone();
+        self.give_up(&attempt);
+    }
+
+    /// Gives an attempt up: whoever sees a sandbox of it destroys it.
+    pub(crate) fn give_up(&mut self, attempt: &Attempt) {
         self.forget_old_attempts();
-        self.abandoned.push(Abandoned { attempt: self.attempt.clone(), at: SystemTime::now() });
+        self.abandoned.push(Abandoned { attempt: attempt.clone(), at: SystemTime::now() });
     }
 
     fn forget_old_attempts(&mut self) {

@@ -28,7 +28,7 @@ pub(crate) async fn run(repo: &str) -> Result<()> {
     });
     let acquired = sandboxes.acquire(KEY, options).await?;
     let sandbox = acquired.sandbox;
-    report(started, &format!("acquire {KEY:?}: {} {}", acquired.outcome, sandbox.provider_id()));
+    report(started, &format!("acquire {KEY:?}: {} {}", acquired.outcome, sandbox.id()));
 
     let started = Instant::now();
     let count = ProcessSpec::shell("git ls-files | sed 's/.*[.]//' | sort | uniq -c | sort -rn | head -5")

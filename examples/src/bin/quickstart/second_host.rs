@@ -16,7 +16,7 @@ pub(crate) async fn run() -> Result<()> {
     let started = Instant::now();
     let acquired = sandboxes.acquire(KEY, AcquireOptions::default()).await?;
     let sandbox = acquired.sandbox;
-    report(started, &format!("acquire {KEY:?}: {} {}", acquired.outcome, sandbox.provider_id()));
+    report(started, &format!("acquire {KEY:?}: {} {}", acquired.outcome, sandbox.id()));
     ensure(acquired.outcome == AcquireOutcome::Connected, "it is the sandbox of the first host")?;
 
     let started = Instant::now();
@@ -55,7 +55,7 @@ pub(crate) async fn run() -> Result<()> {
     report(started, "resumed: the same processes go on");
     ensure(get(&sandbox, "/").await?.starts_with("HTTP/1.0 200"), "the web server answers again")?;
 
-    let (id, started) = (sandbox.provider_id().clone(), Instant::now());
+    let (id, started) = (sandbox.id().clone(), Instant::now());
     let destroyed = sandbox.destroy().await?;
     report(started, &format!("destroy: {destroyed:?}"));
     let started = Instant::now();

@@ -1,0 +1,396 @@
+//! What users hold: an acquired sandbox, or one that is acquired at its first use.
+
+mod guard;
+mod resume;
+mod verbs;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError, RwLock, Weak};
+use std::time::Duration;
+
+use self::resume::Resumes;
+use crate::acquire::{self, AcquireOptions, Home, OnGone};
+use crate::events::EventKind;
+use crate::fate::{End, Fate};
+use crate::hooks::Hooks;
+use crate::lifecycle::Lent;
+use crate::registry::Record;
+use crate::{Error, ErrorKind, Generation, Key, Outcome, Owner, Result, SandboxHandle, SandboxId};
+
+/// The reason of the [`ErrorKind::InvalidState`] that a handle answers while its sandbox is paused; nothing was sent.
+pub const REASON_PAUSED: &str = "paused";
+
+/// The reason of the [`ErrorKind::InvalidState`] of a call that needs a sandbox, on a value that has none yet and
+/// must not make one.
+pub const REASON_UNSTARTED: &str = "unstarted";
+
+/// A sandbox of a key: what users hold.
+///
+/// It is a [`SandboxHandle`] with a guard around every call: a value of [`crate::Sandboxes::lazy`] acquires at the first
+/// one, work on a paused sandbox resumes it first, once for all callers, and after *gone* or a destroy every call says so
+/// and sends nothing, unless [`OnGone::Reacquire`] was asked for. A value whose sandbox was replaced is
+/// [`ErrorKind::Stale`], reason [`crate::REASON_REPLACED`]. Clones are the same value. Dropping it leaves the sandbox
+/// alone.
+#[derive(Clone)]
+pub struct Sandbox {
+    shared: Arc<Shared>,
+    /// Set for the value that a hook of a pause or resume gets: its calls do not wait for that very transition.
+    within_transition: bool,
+    /// Set for the value that a hook of a flight gets: it changes the sandbox under the lease of that flight.
+    lent: Weak<Lent>,
+}
+
+struct Shared {
+    home: Arc<Home>,
+    key: Key,
+    options: Arc<AcquireOptions>,
+    hooks: Option<Arc<dyn Hooks>>,
+    names: Names,
+    life: RwLock<Option<Arc<Life>>>,
+    /// Held while this value acquires.
+    starting: tokio::sync::Mutex<()>,
+    /// The end of this value, whatever becomes of the sandbox.
+    end: Mutex<Option<End>>,
+}
+
+/// A sandbox that this value has, or had.
+struct Life {
+    /// The host of the provider where it is.
+    home: Arc<Home>,
+    fate: Arc<Fate>,
+    handle: RwLock<Arc<dyn SandboxHandle>>,
+    /// Held while a pause or resume is under way.
+    resumes: tokio::sync::Mutex<Resumes>,
+}
+
+/// Every sandbox that this value has had; the last is the present one. They stay where they are, so that they can be
+/// lent out.
+#[derive(Default)]
+struct Names(OnceLock<Box<Name>>);
+
+struct Name {
+    id: SandboxId,
+    generation: Generation,
+    next: Names,
+}
+
+impl Names {
+    fn last(&self) -> Option<&Name> {
+        let mut last = self.0.get()?;
+        while let Some(next) = last.next.0.get() {
+            last = next;
+        }
+        Some(last)
+    }
+
+    fn push(&self, fate: &Fate) {
+        let mut name = Box::new(Name {
+            id: fate.id.clone(),
+            generation: fate.generation.clone(),
+            next: Self::default(),
+        });
+        let mut end = self;
+        while let Err(back) = end.0.set(name) {
+            name = back;
+            let Some(next) = end.0.get() else { return };
+            end = &next.next;
+        }
+    }
+}
+
+impl Drop for Names {
+    /// One by one: a long history must not be a deep recursion.
+    fn drop(&mut self) {
+        let mut next = self.0.take();
+        while let Some(mut name) = next {
+            next = name.next.0.take();
+        }
+    }
+}
+
+impl Life {
+    fn handle(&self) -> Arc<dyn SandboxHandle> {
+        Arc::clone(&self.handle.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// What differs between a sandbox and a clone of its spec.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct CloneOptions {
+    /// The key of the clone; default a new random one.
+    pub key: Option<Key>,
+    /// An existing sandbox that the clone attaches to; default none.
+    pub provider_id: Option<SandboxId>,
+    /// Variables beside those of the spec; they win.
+    pub env: BTreeMap<String, String>,
+    /// How long the clone may run without a renewal; default as in the spec.
+    pub lease: Option<Duration>,
+    /// Where commands of the clone start; default as in the spec.
+    pub workdir: Option<String>,
+}
+
+impl CloneOptions {
+    /// Sets the key.
+    #[must_use]
+    pub fn with_key(mut self, key: Key) -> Self {
+        self.key = Some(key);
+        self
+    }
+
+    /// Attaches to an existing sandbox.
+    #[must_use]
+    pub fn with_provider_id(mut self, id: SandboxId) -> Self {
+        self.provider_id = Some(id);
+        self
+    }
+
+    /// Adds a variable.
+    #[must_use]
+    pub fn with_env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.env.insert(name.into(), value.into());
+        self
+    }
+
+    /// Sets how long it may run without a renewal.
+    #[must_use]
+    pub fn with_lease(mut self, lease: Duration) -> Self {
+        self.lease = Some(lease);
+        self
+    }
+
+    /// Sets where commands start.
+    #[must_use]
+    pub fn with_workdir(mut self, workdir: impl Into<String>) -> Self {
+        self.workdir = Some(workdir.into());
+        self
+    }
+}
+
+impl Sandbox {
+    /// A value that has no sandbox yet.
+    pub(crate) fn unstarted(
+        home: &Arc<Home>,
+        key: Key,
+        options: Arc<AcquireOptions>,
+        hooks: Option<Arc<dyn Hooks>>,
+    ) -> Self {
+        let shared = Arc::new(Shared {
+            home: Arc::clone(home),
+            key,
+            options,
+            hooks,
+            names: Names::default(),
+            life: RwLock::new(None),
+            starting: tokio::sync::Mutex::default(),
+            end: Mutex::new(None),
+        });
+        Self { shared, within_transition: false, lent: Weak::new() }
+    }
+
+    /// A value of a connected sandbox, and the id of the one whose place it has taken in this host.
+    pub(crate) fn acquired(
+        home: &Arc<Home>,
+        record: &Record,
+        handle: Arc<dyn SandboxHandle>,
+        options: &Arc<AcquireOptions>,
+        hooks: Option<Arc<dyn Hooks>>,
+    ) -> (Self, Option<SandboxId>) {
+        let sandbox = Self::unstarted(home, record.key.clone(), Arc::clone(options), hooks);
+        let (fate, before) = home.fates.enter(&record.key, handle.id(), &record.generation);
+        sandbox.begin(Arc::new(Life {
+            home: Arc::clone(home),
+            fate,
+            handle: RwLock::new(handle),
+            resumes: tokio::sync::Mutex::default(),
+        }));
+        (sandbox, before)
+    }
+
+    /// The value for the hooks of a flight, which carries its lease as long as the flight lends it.
+    pub(crate) fn within_flight(&self, lent: &Arc<Lent>) -> Self {
+        Self { lent: Arc::downgrade(lent), ..self.clone() }
+    }
+
+    /// Returns the key.
+    #[must_use]
+    pub fn key(&self) -> &Key {
+        &self.shared.key
+    }
+
+    /// Returns the owner of the key.
+    #[must_use]
+    pub fn owner(&self) -> &Owner {
+        &self.shared.home.owner
+    }
+
+    /// Returns the provider's id: stored by the caller, it reattaches without any registry. `None` before a lazy value
+    /// has acquired.
+    #[must_use]
+    pub fn provider_id(&self) -> Option<&SandboxId> {
+        self.shared.names.last().map(|name| &name.id)
+    }
+
+    /// Returns a value for another sandbox of the same spec, with the same options and hooks. Does no I/O: it is acquired
+    /// at its first use.
+    ///
+    /// Nothing of this sandbox's identity is in it: neither key nor provider id nor any file.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] for the key of this sandbox; [`ErrorKind::Unexpected`] when the system has no
+    /// randomness for a new one.
+    pub fn clone_with(&self, options: CloneOptions) -> Result<Self> {
+        let key = match options.key {
+            Some(key) if key == self.shared.key => {
+                return Err(Error::invalid_argument(format!(
+                    "the key {:?} is that of the sandbox itself; give the clone another, or none for a random one",
+                    key.as_str()
+                ))
+                .at("", "clone"));
+            }
+            Some(key) => key,
+            None => Key::new(format!("clone-{}", Generation::random()?))?,
+        };
+        let mut copied = (*self.shared.options).clone();
+        copied.provider_id = options.provider_id;
+        copied.spec.env.extend(options.env);
+        copied.spec.lease = options.lease.or(copied.spec.lease);
+        copied.spec.workdir = options.workdir.or(copied.spec.workdir);
+        let hooks = self.shared.hooks.clone();
+        Ok(Self::unstarted(&self.shared.home, key, Arc::new(copied), hooks))
+    }
+
+    fn life(&self) -> Option<Arc<Life>> {
+        self.shared.life.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn begin(&self, life: Arc<Life>) {
+        self.shared.names.push(&life.fate);
+        *self.shared.life.write().unwrap_or_else(PoisonError::into_inner) = Some(life);
+    }
+
+    /// The provider's handle, without the guard; `None` before the start.
+    pub(crate) fn handle(&self) -> Option<Arc<dyn SandboxHandle>> {
+        self.life().map(|life| life.handle())
+    }
+
+    /// Whether this value goes on with the key's next sandbox when it has lost its own.
+    fn follows(&self) -> bool {
+        self.shared.options.on_gone == OnGone::Reacquire
+            && !self.within_transition
+            && self.lent.strong_count() == 0
+    }
+
+    /// The guard before a call: the sandbox to send it to, or `None` where one is to be acquired first.
+    fn usable(&self) -> Result<Option<Arc<Life>>> {
+        if let Some(end) = *self.shared.end.lock().unwrap_or_else(PoisonError::into_inner) {
+            return Err(self.refused(end));
+        }
+        let Some(life) = self.life() else { return Ok(None) };
+        match life.fate.end() {
+            None => Ok(Some(life)),
+            Some(End::Gone | End::Replaced) if self.follows() => Ok(None),
+            Some(end) => Err(self.refused(end)),
+        }
+    }
+
+    fn refused(&self, end: End) -> Error {
+        let error = end.error().at(self.shared.home.provider.name(), "call");
+        match self.provider_id() {
+            Some(id) => error.with_context("id", id),
+            None => error.with_context("key", &self.shared.key),
+        }
+    }
+
+    /// The sandbox to send a call to, acquired first where this value has none: once for all its callers.
+    async fn live(&self) -> Result<Arc<Life>> {
+        if let Some(life) = self.usable()? {
+            return Ok(life);
+        }
+        let Shared { home, key, .. } = &*self.shared;
+        acquire::refuse_inside(home, key, "call")?;
+        let _starting = self.shared.starting.lock().await;
+        if let Some(life) = self.usable()? {
+            return Ok(life);
+        }
+        let mut options = (*self.shared.options).clone();
+        if self.life().is_some() {
+            // It is gone; what the key has now is found by the key.
+            options.provider_id = None;
+        }
+        let acquired = home.acquire(key.clone(), options).await?;
+        let life = acquired.sandbox.life().ok_or_else(|| {
+            Error::new(ErrorKind::Unexpected, "the acquire returned no sandbox").at("", "acquire")
+        })?;
+        self.begin(Arc::clone(&life));
+        Ok(life)
+    }
+
+    pub(crate) fn mark_stale(&self) {
+        self.finish(End::LeaseLost);
+    }
+
+    /// Says that it was destroyed under a flight, and tells of it.
+    pub(crate) fn mark_destroyed(&self) {
+        if let Some(life) = self.life()
+            && life.fate.finish(End::Destroyed)
+        {
+            self.tell(EventKind::Destroyed);
+        }
+    }
+
+    fn finish(&self, end: End) {
+        self.shared.end.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(end);
+    }
+
+    fn tell(&self, kind: EventKind) {
+        let Shared { home, key, hooks, .. } = &*self.shared;
+        home.tell(hooks.as_ref(), key, self.provider_id(), kind);
+    }
+
+    /// The guard after a call: *gone* is remembered, and told of once.
+    fn seen<T>(&self, life: &Life, result: Result<T>) -> Result<T> {
+        let Err(error) = result else { return result };
+        if error.kind() == ErrorKind::Gone {
+            if life.fate.finish(End::Gone) {
+                self.tell(EventKind::Gone);
+            }
+            return Err(error);
+        }
+        if error.kind() == ErrorKind::Stale && error.reason() == Some(crate::REASON_REPLACED) {
+            life.fate.finish(End::Replaced);
+            return Err(error);
+        }
+        match life.fate.end() {
+            // A call that was cut by our own destroy is no riddle.
+            Some(End::Destroyed) if cut_off(&error) => Err(self.refused(End::Destroyed).with_source(error)),
+            _ => Err(error),
+        }
+    }
+}
+
+fn cut_off(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::OutcomeUnknown)
+}
+
+/// An acquire or a resume may have taken effect; the call that it was for was not sent.
+fn not_sent(error: Error) -> Error {
+    match error.outcome() {
+        Outcome::Done => error.with_outcome(Outcome::NotStarted),
+        _ => error,
+    }
+}
+
+/// What stands for the id of a sandbox that there is not yet.
+static NO_ID: LazyLock<SandboxId> = LazyLock::new(|| SandboxId::new(""));
+
+impl fmt::Debug for Sandbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sandbox")
+            .field("key", &self.shared.key)
+            .field("id", &self.provider_id())
+            .field("end", &self.life().and_then(|life| life.fate.end()))
+            .finish_non_exhaustive()
+    }
+}
