@@ -74,6 +74,8 @@ pub enum SkipReason {
     Unstable,
     /// Some file systems take its name for `.git`.
     ForbiddenName,
+    /// A directory below 1000 others, or with a path above 32 KiB, which few programs could open.
+    TooDeep,
 }
 
 impl SkipReason {
@@ -90,6 +92,7 @@ impl SkipReason {
             Self::Unreadable => "unreadable",
             Self::Unstable => "unstable",
             Self::ForbiddenName => "forbidden_name",
+            Self::TooDeep => "too_deep",
         }
     }
 }

@@ -1,3 +1,4 @@
+mod cache;
 mod commit;
 mod options;
 mod promise;
@@ -19,16 +20,18 @@ use sandhold_core::{Error, ErrorKind, Result};
 pub(crate) use options::threads;
 pub use options::{CaptureOptions, DEFAULT_MAX_FILE};
 pub use rules::CaptureRules;
+use rules::Rules;
 pub(crate) use scan::Scan;
 pub(crate) use side::{read as read_side, read_receipt};
 pub(crate) use store::blob_id;
 pub(crate) use workspace::Workspace;
 
 use crate::cancel::{Cancel, ProgressFn, run_blocking};
+use crate::git::{self, GitDir, Head, HeadTree, History};
 use crate::oid::ObjectId;
 use crate::side::SideManifest;
 use crate::snapshot::{RunOutcome, SnapId, Snapshot, Source};
-use crate::vault::{self, Inner, Lock, Sharing, Vault};
+use crate::vault::{self, Inner, Lock, PackWriter, Sharing, Vault};
 use crate::{failpoint, time};
 
 /// What a capture belongs to.
@@ -95,6 +98,15 @@ struct Before {
     compared: Option<Snapshot>,
 }
 
+/// What a workspace is at.
+#[derive(Default)]
+struct GitState {
+    head: Head,
+    /// The tree of that commit, where all its history is in the vault.
+    tree: Option<HeadTree>,
+    warning: Option<String>,
+}
+
 impl Inner {
     pub(crate) fn capture(
         &self,
@@ -120,18 +132,20 @@ impl Inner {
         purpose: &Purpose,
         cancel: &Cancel,
     ) -> Result<Option<Snapshot>> {
-        let rules = rules::Rules::new(&options.rules)?;
+        let rules = Rules::new(&options.rules)?;
         let started_at_ms = time::now_ms();
 
         let before = self.before(workspace, purpose)?;
-        let pack = Mutex::new(self.objects.pack()?);
-        let previous = self.last_scan(workspace);
+        let mut pack = self.objects.pack()?;
+        let known = self.git_state(workspace, options, &mut pack, cancel)?;
+        let pack = Mutex::new(pack);
+        let previous = self.last_scan(workspace, &rules)?;
         let threads = threads(options.threads);
         let mut scan = walk::Walk {
             root: workspace.root.as_fd(),
             rules: &rules,
             previous: previous.as_deref(),
-            head_tree: None,
+            head_tree: known.tree.as_ref(),
             objects: &self.objects,
             threads,
             progress: options.progress.as_ref(),
@@ -157,9 +171,16 @@ impl Inner {
         let odb = repository.odb().map_err(|failure| crate::error::git("open the vault", failure))?;
         let has = |id: ObjectId| odb.exists_ext(id.into(), git2::OdbLookupFlags::NO_REFRESH);
         let tree = tree::write_trees(&mut scan, Some(&mut pack), has)?;
-        let side = side::of(&scan, workspace, options)?;
+        let mut side = side::of(&scan, workspace, options)?;
+        side.warnings.extend(known.warning);
+        if let Some(head) = &known.tree {
+            for nested in &mut side.nested {
+                nested.submodule = head.has_submodule(&repository, nested.path.as_bytes());
+            }
+        }
         if let Some(compared) = &before.compared
             && compared.tree == tree
+            && known.head.commit.is_none_or(|commit| compared.head == Some(commit))
             && side::read(&repository, compared).is_ok_and(|known| known.empty_dirs == side.empty_dirs)
         {
             self.keep_scan(workspace, scan);
@@ -178,10 +199,10 @@ impl Inner {
             workspace: workspace.path.clone(),
             commit: ObjectId::ZERO,
             tree,
-            branch: None,
-            head: None,
-            head_at_start: None,
-            has_history: false,
+            branch: known.head.branch,
+            head: known.head.commit,
+            head_at_start: tip.map_or(known.head.commit, |tip| tip.head_at_start),
+            has_history: known.tree.is_some(),
             started_at_ms: tip.map_or(started_at_ms, |tip| tip.started_at_ms),
             captured_at_ms: tip.map_or(started_at_ms, |tip| started_at_ms.max(tip.captured_at_ms)),
             ended_at_ms: purpose.outcome.map(|_| started_at_ms),
@@ -197,7 +218,10 @@ impl Inner {
             files,
             bytes,
             skipped: side.skipped.len() as u64,
-            receipt: options.survive.as_ref().map(|survive| promise::receipt(&scan, &side, survive, None)),
+            receipt: options.survive.as_ref().map(|survive| {
+                let head = known.head.commit.filter(|_| known.tree.is_some());
+                promise::receipt(&scan, &side, survive, head)
+            }),
             remote: None,
             other: tip.map(|tip| tip.other.clone()).unwrap_or_default(),
         };
@@ -220,8 +244,8 @@ impl Inner {
         progress: Option<&ProgressFn>,
         cancel: &Cancel,
     ) -> Result<Scan> {
-        let rules = rules::Rules::new(rules)?;
-        let previous = self.last_scan(workspace);
+        let rules = Rules::new(rules)?;
+        let previous = self.last_scan(workspace, &rules)?;
         let threads = threads(wanted_threads);
         let (root, objects) = (workspace.root.as_fd(), &self.objects);
         let previous = previous.as_deref();
@@ -264,16 +288,85 @@ impl Inner {
         Ok(Before { tip, compared })
     }
 
-    fn last_scan(&self, workspace: &Workspace) -> Option<Arc<Scan>> {
-        let scans = self.scans.lock().unwrap_or_else(PoisonError::into_inner);
-        let (generation, scan) = scans.get(&workspace.path)?;
-        (*generation == self.generation()).then(|| Arc::clone(scan))
+    /// Reads what the workspace is at, and copies its history.
+    ///
+    /// Whatever its repository is like costs the history, and not the snapshot.
+    fn git_state(
+        &self,
+        workspace: &Workspace,
+        options: &CaptureOptions,
+        pack: &mut PackWriter,
+        cancel: &Cancel,
+    ) -> Result<GitState> {
+        let root = workspace.root.as_fd();
+        let warned = |why: String| GitState {
+            warning: Some(format!("the commits of .git are not in the snapshot: {why}")),
+            ..GitState::default()
+        };
+        let git = match GitDir::find(root, &workspace.path, &[]) {
+            Ok(Some(git)) => git,
+            Ok(None) => return Ok(GitState::default()),
+            Err(why) => return Ok(warned(why)),
+        };
+        let head = match git.head() {
+            Ok(head) => head,
+            Err(why) => return Ok(warned(why)),
+        };
+        let Some(commit) = head.commit.filter(|_| options.history) else {
+            return Ok(GitState { head, ..GitState::default() });
+        };
+        Ok(match git::copy(self, &git, commit, pack, cancel)? {
+            History::Complete { tree } => GitState { head, tree: Some(tree), warning: None },
+            History::Incomplete(why) => GitState { head, ..warned(why) },
+        })
     }
 
-    /// The scan's objects are in the vault: a later capture may rely on it.
+    /// The look before, of this process or of another one, as far as it still holds.
+    fn last_scan(&self, workspace: &Workspace, rules: &Rules) -> Result<Option<Arc<Scan>>> {
+        let generation = self.generation();
+        let remembered = {
+            let scans = self.scans.lock().unwrap_or_else(PoisonError::into_inner);
+            scans
+                .get(&workspace.path)
+                .filter(|(known, _)| *known == generation)
+                .map(|(_, scan)| Arc::clone(scan))
+        };
+        let scan = match remembered {
+            Some(scan) => scan,
+            None => {
+                let Some((known, mut scan)) = cache::read(&self.cache_path(workspace)) else {
+                    return Ok(None);
+                };
+                if known != generation {
+                    let repository = self.objects.open()?;
+                    let odb =
+                        repository.odb().map_err(|failure| crate::error::git("open the vault", failure))?;
+                    scan.forget_where(|id| !odb.exists_ext(id.into(), git2::OdbLookupFlags::NO_REFRESH));
+                }
+                Arc::new(scan)
+            }
+        };
+        Ok(Some(scan).filter(|scan| scan.checked_keys || !rules.private_keys))
+    }
+
+    fn cache_path(&self, workspace: &Workspace) -> PathBuf {
+        self.root().join("cache").join(format!("{}.scan", workspace.key()))
+    }
+
+    /// Remembers a scan whose objects are in the vault, so that a later capture may rely on it.
     fn keep_scan(&self, workspace: &Workspace, scan: Scan) {
+        let generation = self.generation();
+        let scan = Arc::new(scan);
+        let written = self
+            .objects
+            .staged("scan")
+            .and_then(|staged| cache::write(&staged, &self.cache_path(workspace), &generation, &scan));
+        if let Err(failure) = written {
+            tracing::warn!(%failure, "the next process will have to read the workspace again");
+        }
+        failpoint::pass("cache.written");
         let mut scans = self.scans.lock().unwrap_or_else(PoisonError::into_inner);
-        scans.insert(workspace.path.clone(), (self.generation(), Arc::new(scan)));
+        scans.insert(workspace.path.clone(), (generation, scan));
     }
 
     /// An id behind all that there are, also where the clock was set back.

@@ -126,11 +126,28 @@ impl Dir {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Scan {
     pub(crate) dirs: BTreeMap<Box<[u8]>, Arc<Dir>>,
+    /// Tells whether private keys were looked for in what was read.
+    pub(crate) checked_keys: bool,
 }
 
 impl Scan {
     pub(crate) fn root_tree(&self) -> ObjectId {
         self.dirs.get(&b""[..]).map_or(ObjectId::ZERO, |root| root.tree)
+    }
+
+    /// Forgets contents and trees that are not there any more: they are read and made again.
+    pub(crate) fn forget_where(&mut self, is_gone: impl Fn(ObjectId) -> bool) {
+        for dir in self.dirs.values_mut() {
+            let dir = Arc::make_mut(dir);
+            if is_gone(dir.tree) {
+                dir.tree = ObjectId::ZERO;
+            }
+            for entry in &mut dir.entries {
+                if matches!(entry.kind, Kind::File | Kind::Symlink) && is_gone(entry.id) {
+                    entry.content = Content::Unread;
+                }
+            }
+        }
     }
 
     /// How many files and symlinks are in the tree, and how many bytes.

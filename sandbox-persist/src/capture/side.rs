@@ -7,6 +7,7 @@ use sandhold_core::{Error, ErrorKind, Result};
 use super::options::CaptureOptions;
 use super::scan::{Content, Kind, Scan};
 use super::workspace::Workspace;
+use crate::git::GitDir;
 use crate::oid::ObjectId;
 use crate::path::{self, WorkPath};
 use crate::receipt::Receipt;
@@ -25,7 +26,9 @@ pub(crate) fn of(scan: &Scan, workspace: &Workspace, options: &CaptureOptions) -
     let mut side = SideManifest { version: 1, ..SideManifest::default() };
     for (at, dir) in &scan.dirs {
         if dir.is_repository {
-            side.nested.push(Nested { path: WorkPath::new(&**at), head: None, submodule: false });
+            let git = GitDir::find(workspace.root.as_fd(), &workspace.path, at);
+            let head = git.ok().flatten().and_then(|git| git.head().ok()).and_then(|head| head.commit);
+            side.nested.push(Nested { path: WorkPath::new(&**at), head, submodule: false });
         }
         if dir.is_unreadable {
             side.skipped.push(Skipped::new(&**at, SkipReason::Unreadable));

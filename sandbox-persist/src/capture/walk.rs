@@ -15,6 +15,7 @@ use sandhold_core::{Error, ErrorKind, Result};
 use super::rules::Rules;
 use super::scan::{Content, Dir, Entry, Kind, Scan, Stat};
 use crate::cancel::{Cancel, Phase, Progress, ProgressFn};
+use crate::git::{HeadTree, TreeEntry};
 use crate::ignore::{self, Patterns};
 use crate::oid::ObjectId;
 use crate::path;
@@ -64,7 +65,7 @@ pub(crate) struct Walk<'a> {
     /// The look before, whose contents hold for files that have not changed.
     pub(crate) previous: Option<&'a Scan>,
     /// What `HEAD` has is captured, ignored or not.
-    pub(crate) head_tree: Option<ObjectId>,
+    pub(crate) head_tree: Option<&'a HeadTree>,
     pub(crate) objects: &'a Objects,
     pub(crate) threads: usize,
     pub(crate) progress: Option<&'a ProgressFn>,
@@ -94,7 +95,7 @@ impl Walk<'_> {
         }
         match queue.into_inner().unwrap_or_else(PoisonError::into_inner).failure {
             Some(failure) => Err(failure),
-            None => Ok(Scan { dirs }),
+            None => Ok(Scan { dirs, checked_keys: self.rules.private_keys }),
         }
     }
 
@@ -194,9 +195,9 @@ impl Walk<'_> {
             }
             if is_ignored {
                 let tracked = tree.get_or_init(|| self.head_dir(objects, &task.path));
-                let tracked = tracked.as_ref().and_then(|tree| tree.get_name_bytes(&name));
+                let tracked = tracked.iter().flatten().find(|entry| entry.name == name);
                 // A directory that git knows as a submodule has nothing of ours in it.
-                if tracked.is_none_or(|entry| (entry.filemode() == 0o040_000) != is_dir) {
+                if tracked.is_none_or(|entry| entry.is_dir() != is_dir) {
                     continue;
                 }
             }
@@ -255,6 +256,7 @@ impl Walk<'_> {
             return Kind::Skipped(reason);
         }
         match file_type {
+            FileType::Directory if is_too_deep(path) => Kind::Skipped(SkipReason::TooDeep),
             FileType::Directory => Kind::Dir,
             FileType::Symlink => Kind::Symlink,
             FileType::RegularFile if self.rules.max_file.is_some_and(|max| stat.size > max) => {
@@ -278,24 +280,18 @@ impl Walk<'_> {
     }
 
     /// The directory as `HEAD` has it, which is asked only where something is ignored.
-    fn head_dir<'r>(
-        &self,
-        objects: &'r OnceCell<Option<git2::Repository>>,
-        path: &[u8],
-    ) -> Option<git2::Tree<'r>> {
-        let head = self.head_tree?;
+    fn head_dir(&self, objects: &OnceCell<Option<git2::Repository>>, path: &[u8]) -> Option<Vec<TreeEntry>> {
         let repository = objects.get_or_init(|| self.objects.open().ok()).as_ref()?;
-        let mut tree = repository.find_tree(head.into()).ok()?;
-        for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
-            let id = tree.get_name_bytes(name).filter(|entry| entry.filemode() == 0o040_000)?.id();
-            tree = repository.find_tree(id).ok()?;
-        }
-        Some(tree)
+        self.head_tree?.dir(repository, path)
     }
 
     fn failed(&self, what: &str, path: &[u8], errno: Errno) -> Error {
         crate::error::io(what, crate::WorkPath::new(path).as_path(), errno)
     }
+}
+
+fn is_too_deep(path: &[u8]) -> bool {
+    path.len() > 32 << 10 || path.iter().filter(|byte| **byte == b'/').count() >= 1000
 }
 
 /// The trees of directories are made later, from what is found now.

@@ -24,6 +24,9 @@ use crate::capture::Scan;
 use crate::snapshot::{SnapId, Snapshot};
 use crate::{beneath, durable, error};
 
+/// The generation in which nothing was ever deleted.
+const FIRST_GENERATION: &str = "first";
+
 /// The name of a vault: one for each repository, or each project of a host; 1 to 128 letters, digits, `.`, `_`, `-`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RepoKey(String);
@@ -159,7 +162,7 @@ impl Vault {
         if alone.is_some() {
             make(&git_dir)?;
             inner.sweep()?;
-            inner.generation_or_new()?;
+            inner.first_generation()?;
         }
         drop(alone);
         Ok(Self(Arc::new(inner)))
@@ -237,18 +240,29 @@ impl Inner {
         fs::read_to_string(self.root.join("generation")).unwrap_or_default()
     }
 
-    fn generation_or_new(&self) -> Result<()> {
+    /// Tells whether anything was ever deleted: as long as not, each object has all that it refers to beside it.
+    pub(crate) fn was_collected(&self) -> bool {
+        self.generation() != FIRST_GENERATION
+    }
+
+    fn first_generation(&self) -> Result<()> {
         match self.generation().is_empty() {
-            true => self.renew_generation(),
+            true => self.set_generation(FIRST_GENERATION),
             false => Ok(()),
         }
     }
 
     /// Must be called, under the exclusive lock of the vault, before any object is deleted.
+    #[expect(dead_code, reason = "the collection of objects that nothing refers to comes next")]
     pub(crate) fn renew_generation(&self) -> Result<()> {
         self.scans.lock().unwrap_or_else(PoisonError::into_inner).clear();
         let staged = self.objects.staged("generation")?;
         let name = staged.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        self.set_generation(&name)
+    }
+
+    fn set_generation(&self, name: &str) -> Result<()> {
+        let staged = self.objects.staged("generation")?;
         durable::replace(&staged, &self.root.join("generation"), name.as_bytes())
     }
 

@@ -69,6 +69,31 @@ impl PackWriter {
         self.known.contains(&id)
     }
 
+    /// Where the pack is now, for going back to.
+    pub(crate) fn mark(&self) -> usize {
+        self.objects.len()
+    }
+
+    /// Takes back all objects since a mark.
+    pub(crate) fn go_back(&mut self, mark: usize) -> Result<()> {
+        let Some(first) = self.objects.get(mark) else { return Ok(()) };
+        self.shorten(first.offset)?;
+        for object in self.objects.drain(mark..) {
+            self.known.remove(&object.id);
+        }
+        Ok(())
+    }
+
+    fn shorten(&mut self, to: u64) -> Result<()> {
+        let path = &self.path;
+        let failed = |failure| error::io("shorten", path, failure);
+        self.file.flush().map_err(failed)?;
+        self.file.seek(SeekFrom::Start(to)).map_err(failed)?;
+        self.file.get_mut().set_len(to).map_err(failed)?;
+        self.offset = to;
+        Ok(())
+    }
+
     /// Adds an object, deflated as zlib has it, unless it is in already.
     pub(crate) fn add(&mut self, kind: Kind, id: ObjectId, size: u64, deflated: &[u8]) -> Result<()> {
         if !self.known.insert(id) {
@@ -188,13 +213,7 @@ impl PackStream<'_> {
         if self.start == self.pack.offset {
             return Ok(());
         }
-        let path = &self.pack.path;
-        let failed = |failure| error::io("shorten", path, failure);
-        self.pack.file.flush().map_err(failed)?;
-        self.pack.file.seek(SeekFrom::Start(self.start)).map_err(failed)?;
-        self.pack.file.get_mut().set_len(self.start).map_err(failed)?;
-        self.pack.offset = self.start;
-        Ok(())
+        self.pack.shorten(self.start)
     }
 }
 

@@ -1,0 +1,12 @@
+//! The repository of a workspace, read as files that anybody may have written: never opened with its configuration,
+//! never written, and nothing of it followed out of the workspace.
+
+mod dir;
+mod head_tree;
+mod history;
+mod object;
+
+pub(crate) use dir::{GitDir, Head};
+pub(crate) use head_tree::HeadTree;
+pub(crate) use history::{History, copy};
+pub(crate) use object::TreeEntry;
