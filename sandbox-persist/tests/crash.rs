@@ -1,0 +1,156 @@
+//! Whatever was acknowledged restores byte for byte, wherever the process was killed.
+
+#![allow(clippy::unwrap_used, reason = "a failure of what a test builds fails the test")]
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use sandhold_persist::{CaptureOptions, FAILPOINTS, OnDirty, RestoreOptions};
+use support::{fsck, open, tree, write};
+
+/// The workspace after so many steps, as a pure function.
+fn files(step: u32) -> BTreeMap<String, String> {
+    let mut files = BTreeMap::new();
+    for index in 0..12 {
+        // Some change at every step, some come and go, and one stays.
+        let version = step - step % (index % 4 + 1);
+        if !(version + index).is_multiple_of(5) {
+            files.insert(
+                format!("dir{}/file{index}", index % 3),
+                format!("{index} of {version}\n").repeat(50),
+            );
+        }
+    }
+    files.insert("constant".to_owned(), "the same\n".to_owned());
+    files
+}
+
+fn make(work: &Path, step: u32) {
+    let wanted = files(step);
+    for path in tree(work).keys() {
+        let path = String::from_utf8(path.clone()).unwrap();
+        if work.join(&path).is_file() && !wanted.contains_key(&path) {
+            fs::remove_file(work.join(path)).unwrap();
+        }
+    }
+    for (path, content) in wanted {
+        if fs::read_to_string(work.join(&path)).ok().as_ref() != Some(&content) {
+            write(work, path, content);
+        }
+    }
+}
+
+fn only_files(dir: &Path) -> BTreeMap<String, String> {
+    let found = tree(dir).into_iter().filter(|(_, (mode, _))| *mode != 0o40000);
+    found
+        .map(|(path, (_, text))| (String::from_utf8(path).unwrap(), String::from_utf8(text).unwrap()))
+        .collect()
+}
+
+/// Captures and restores until it is killed; each line of `acks` is a snapshot that it was told is safe.
+#[tokio::test]
+#[ignore = "is what the other tests kill, in a process of its own"]
+async fn victim() {
+    let Some(dir) = std::env::var_os("SANDHOLD_TEST_DIR") else { return };
+    let dir = Path::new(&dir);
+    let vault = open(dir).await;
+    let (work, out) = (dir.join("work"), dir.join("out"));
+    let mut acks = OpenOptions::new().append(true).create(true).open(dir.join("acks")).unwrap();
+    let first = fs::read_to_string(dir.join("acks")).unwrap().lines().count() as u32;
+    let mut ids = Vec::new();
+    for step in first..first + 6 {
+        make(&work, step);
+        match vault.capture(&work, CaptureOptions::new()).await {
+            Ok(snapshot) => {
+                writeln!(acks, "{} {step}", snapshot.id).unwrap();
+                acks.sync_all().unwrap();
+                ids.push(snapshot.id);
+            }
+            // The one before was killed after the snapshot was there and before it was told.
+            Err(failure) => assert_eq!(failure.reason(), Some("nothing_to_snapshot"), "{failure}"),
+        }
+        if step % 2 == 1
+            && let Some(id) = ids.get(ids.len() / 2)
+        {
+            let options = RestoreOptions::new().with_on_dirty(OnDirty::Capture);
+            vault.restore(id, &out, options).await.unwrap();
+        }
+    }
+}
+
+fn spawn(dir: &Path, failpoint: &str) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "victim", "--ignored", "--nocapture"])
+        .env("SANDHOLD_TEST_DIR", dir)
+        .env("SANDHOLD_FAILPOINT", failpoint)
+        .stdout(Stdio::null())
+        .stderr(Stdio::inherit())
+        .spawn()
+        .unwrap()
+}
+
+/// What has to hold after any death, with nothing done by hand.
+async fn check(dir: &Path, when: &str) {
+    let vault = open(dir).await;
+    assert_eq!(fs::read_dir(dir.join("vaults/test/staging")).unwrap().count(), 0, "{when}");
+    for begun in vault.unfinished_restores().await.unwrap() {
+        vault.restore(&begun.id, &begun.target, RestoreOptions::new()).await.unwrap();
+        let again = tempfile::tempdir_in(dir).unwrap();
+        vault.restore(&begun.id, again.path(), RestoreOptions::new()).await.unwrap();
+        assert!(tree(&begun.target) == tree(again.path()), "{when}: a restore was not completed");
+    }
+    assert!(vault.unfinished_restores().await.unwrap().is_empty());
+    let acks = fs::read_to_string(dir.join("acks")).unwrap_or_default();
+    for ack in acks.lines() {
+        let (id, step) = ack.split_once(' ').unwrap();
+        let target = tempfile::tempdir_in(dir).unwrap();
+        let restored = vault.restore(&id.parse().unwrap(), target.path(), RestoreOptions::new()).await;
+        restored.unwrap_or_else(|failure| panic!("{when}: {id} is lost: {failure}"));
+        assert!(only_files(target.path()) == files(step.parse().unwrap()), "{when}: {id} has other bytes");
+    }
+    fsck(&vault.git_dir());
+}
+
+#[tokio::test]
+async fn a_kill_at_any_failpoint_loses_nothing_that_was_acknowledged() {
+    for failpoint in FAILPOINTS {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("work")).unwrap();
+        for nth in [1, 4] {
+            let died = spawn(dir.path(), &format!("{failpoint}:{nth}")).wait().unwrap();
+            // All come by once at least.
+            assert!(died.signal() == Some(9) || (nth > 1 && died.success()), "{failpoint}:{nth}: {died:?}");
+            check(dir.path(), &format!("{failpoint}:{nth}")).await;
+        }
+        let unharmed = spawn(dir.path(), "").wait().unwrap();
+        assert!(unharmed.success(), "{failpoint}: the next process cannot go on");
+        check(dir.path(), failpoint).await;
+    }
+}
+
+#[tokio::test]
+async fn a_kill_at_any_time_loses_nothing_that_was_acknowledged() {
+    let times = if std::env::var_os("SANDHOLD_LONG_TESTS").is_some() { 200 } else { 20 };
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("work")).unwrap();
+    let mut random = fastrand::Rng::new();
+    println!("seed {}", random.get_seed());
+    for time in 0..times {
+        let mut victim = spawn(dir.path(), "");
+        // The time of death is what is drawn here, and nothing waits for anything.
+        std::thread::sleep(Duration::from_micros(random.u64(1_000..250_000)));
+        victim.kill().unwrap();
+        victim.wait().unwrap();
+        if time % 10 == 9 {
+            check(dir.path(), &format!("death {time}")).await;
+        }
+    }
+    check(dir.path(), "the last death").await;
+}
