@@ -1,6 +1,6 @@
 //! Named points of no return, where a test ends the process as `kill -9` or a power cut would.
 
-/// Every name, in the order in which a capture and a restore come by.
+/// Every name, in the order in which each operation comes by.
 #[cfg(feature = "testing")]
 pub const FAILPOINTS: &[&str] = &[
     "capture.scanned",
@@ -18,6 +18,15 @@ pub const FAILPOINTS: &[&str] = &[
     "restore.replaced",
     "restore.deleted",
     "restore.done",
+    "bundle.written",
+    "bundle.published",
+    "import.checked",
+    "prune.unlinked",
+    "prune.done",
+    "gc.packed",
+    "gc.renewed",
+    "gc.deleted",
+    "gc.done",
 ];
 
 /// Ends the process where `SANDHOLD_FAILPOINT` is this name, or `name:N` at the Nth passing.

@@ -9,6 +9,7 @@
 //! | `testing` | points where a test kills the process ([`FAILPOINTS`]); not covered by semantic versioning |
 
 mod beneath;
+mod bundle;
 mod cancel;
 mod capture;
 mod durable;
@@ -26,6 +27,7 @@ mod snapshot;
 mod time;
 mod vault;
 
+pub use bundle::{Bundle, BundleHeader, BundleLimits, BundleOptions, ImportOptions, Imported, Provenance};
 pub use cancel::{Phase, Progress, ProgressFn};
 pub use capture::{CaptureOptions, CaptureRules, DEFAULT_MAX_FILE};
 #[cfg(feature = "testing")]

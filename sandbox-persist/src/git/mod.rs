@@ -9,4 +9,4 @@ mod object;
 pub(crate) use dir::{GitDir, Head};
 pub(crate) use head_tree::HeadTree;
 pub(crate) use history::{History, copy};
-pub(crate) use object::TreeEntry;
+pub(crate) use object::{TreeEntry, references};

@@ -187,7 +187,7 @@ fn copy(mut from: fs::File, to: &std::path::Path, cancel: &Cancel) -> Result<()>
 /// The ids that an object refers to, with whether each is a commit, a tree or a blob; `None` where it is damaged.
 ///
 /// Submodules' commits are in other repositories and are left out.
-pub(super) fn references(kind: ObjectKind, content: &[u8]) -> Option<Vec<(ObjectKind, ObjectId)>> {
+pub(crate) fn references(kind: ObjectKind, content: &[u8]) -> Option<Vec<(ObjectKind, ObjectId)>> {
     let mut found = Vec::new();
     match kind {
         ObjectKind::Blob => {}

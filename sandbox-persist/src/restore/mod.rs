@@ -23,7 +23,8 @@ use crate::side::SideManifest;
 use crate::snapshot::{RunOutcome, SnapId, Snapshot, Source};
 use crate::vault::{Inner, Lock, Sharing, Vault};
 use crate::{error, failpoint};
-use plan::{Plan, Wanted};
+use plan::Plan;
+pub(crate) use plan::Wanted;
 
 impl Vault {
     /// Writes a snapshot into a directory, which is made where it is not there, or over a workspace.

@@ -1,8 +1,12 @@
+mod closure;
+mod index;
 mod lock;
 mod objects;
 mod pack;
 mod records;
 mod refs;
+mod store;
+mod unpack;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -13,11 +17,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use sandhold_core::{Error, ErrorKind, Result};
 use sha1::{Digest, Sha1};
 
+pub(crate) use closure::Closure;
 pub(crate) use lock::{Lock, Sharing};
 pub(crate) use objects::{Objects, commit, tree};
-pub(crate) use pack::{Deflater, Kind as ObjectKind, PackWriter};
-pub(crate) use records::{Records, message};
+pub(crate) use pack::{Deflater, Kind as ObjectKind, PackWriter, install};
+pub(crate) use records::{Records, from_commit, message};
 pub(crate) use refs::{Refs, SNAPSHOTS};
+pub(crate) use store::{Store, copy_all};
+pub(crate) use unpack::{Limits as PackLimits, unpack};
 
 use crate::cancel::{Cancel, run_blocking};
 use crate::capture::Scan;

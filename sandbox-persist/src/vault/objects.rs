@@ -3,6 +3,7 @@ use std::path::{Path, PathBuf};
 use sandhold_core::{Error, ErrorKind, Result};
 
 use super::pack::PackWriter;
+use super::store::Store;
 use crate::error;
 use crate::oid::ObjectId;
 
@@ -23,14 +24,31 @@ impl Objects {
     /// libgit2 gets the objects alone and no directory of a repository, so that neither a system's nor a user's
     /// configuration, nor refs, hooks, attributes or an owner of files matter.
     pub(crate) fn open(&self) -> Result<git2::Repository> {
+        self.open_with(None)
+    }
+
+    /// Opens them with those of another directory beside them, such as one in quarantine.
+    pub(crate) fn open_with(&self, other: Option<&Path>) -> Result<git2::Repository> {
         let open = || -> Result<git2::Repository, git2::Error> {
             let odb = git2::Odb::new()?;
-            odb.add_disk_alternate(self.dir.to_str().ok_or_else(|| git2::Error::from_str("not UTF-8"))?)?;
+            for dir in std::iter::once(&*self.dir).chain(other) {
+                odb.add_disk_alternate(dir.to_str().ok_or_else(|| git2::Error::from_str("not UTF-8"))?)?;
+            }
             let repository = git2::Repository::from_odb(odb)?;
             repository.set_config(&git2::Config::new()?)?;
             Ok(repository)
         };
         open().map_err(|failure| error::git(format_args!("open the vault {}", self.dir.display()), failure))
+    }
+
+    /// Opens the packs for reading and copying objects as they are stored.
+    pub(crate) fn store(&self) -> Result<Store> {
+        Store::open(&[&self.dir])
+    }
+
+    /// The directory of objects, as git has it.
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
     }
 
     /// Where packs are published.

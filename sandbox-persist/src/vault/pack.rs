@@ -69,6 +69,11 @@ impl PackWriter {
         self.known.contains(&id)
     }
 
+    /// How many objects there are.
+    pub(crate) fn len(&self) -> usize {
+        self.objects.len()
+    }
+
     /// Where the pack is now, for going back to.
     pub(crate) fn mark(&self) -> usize {
         self.objects.len()
@@ -118,10 +123,10 @@ impl PackWriter {
         Ok(stream)
     }
 
-    /// Makes the pack durable and known in `dir`; an empty one vanishes.
-    pub(crate) fn publish(mut self, dir: &Path) -> Result<()> {
+    /// Makes the pack durable and known in `dir`, and returns its digest; an empty one vanishes.
+    pub(crate) fn publish(mut self, dir: &Path) -> Result<Option<ObjectId>> {
         if self.objects.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
         let (digest, index) = self.seal()?;
         let staged = self.path.with_extension("idx");
@@ -133,7 +138,8 @@ impl PackWriter {
             failpoint::pass("pack.synced");
             install(&self.path, &staged, dir, digest)
         };
-        write().inspect_err(|_| drop(fs::remove_file(&staged)))
+        write().inspect_err(|_| drop(fs::remove_file(&staged)))?;
+        Ok(Some(digest))
     }
 
     /// Completes the file and returns its digest and its index.
@@ -238,7 +244,7 @@ pub(crate) fn install(pack: &Path, index: &Path, dir: &Path, digest: ObjectId) -
 }
 
 /// Kind and size: four bits of the size in the first byte, seven in each that follows.
-fn entry_header(kind: Kind, size: u64) -> Vec<u8> {
+pub(super) fn entry_header(kind: Kind, size: u64) -> Vec<u8> {
     let mut header = Vec::with_capacity(10);
     let mut byte = ((kind as u8) << 4) | (size & 15) as u8;
     let mut rest = size >> 4;

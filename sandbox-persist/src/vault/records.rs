@@ -147,7 +147,8 @@ pub(crate) fn message(snapshot: &Snapshot) -> Result<String> {
     Ok(format!("sandbox snapshot: {branch} @ {time}\n\n{TRAILER}{json}\n"))
 }
 
-fn from_commit(repository: &git2::Repository, id: &SnapId, commit: ObjectId) -> Result<Snapshot> {
+/// Makes the manifest of a commit out of its message.
+pub(crate) fn from_commit(repository: &git2::Repository, id: &SnapId, commit: ObjectId) -> Result<Snapshot> {
     let object = objects::commit(repository, commit)?;
     let text = String::from_utf8_lossy(object.message_bytes());
     let json = text.lines().find_map(|line| line.strip_prefix(TRAILER));
