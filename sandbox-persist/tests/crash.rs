@@ -12,8 +12,11 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use sandhold_persist::{CaptureOptions, FAILPOINTS, OnDirty, RestoreOptions};
-use support::{fsck, open, tree, write};
+use sandhold_persist::{
+    BundleOptions, CaptureOptions, FAILPOINTS, ImportOptions, OnDirty, RepoKey, RestoreOptions, Vault,
+    VaultConfig,
+};
+use support::{fsck, git, open, tree, write};
 
 /// The workspace after so many steps, as a pure function.
 fn files(step: u32) -> BTreeMap<String, String> {
@@ -54,7 +57,14 @@ fn only_files(dir: &Path) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// Captures and restores until it is killed; each line of `acks` is a snapshot that it was told is safe.
+/// The vault that bundles go to.
+async fn open_copy(dir: &Path) -> Vault {
+    let key = RepoKey::new("copy").unwrap();
+    Vault::open(VaultConfig::new(dir.join("vaults"), key)).await.unwrap()
+}
+
+/// Captures, restores and copies until it is killed; each line of `acks` is a snapshot that it was told is safe, and of
+/// `copied` one that is in the other vault.
 #[tokio::test]
 #[ignore = "is what the other tests kill, in a process of its own"]
 async fn victim() {
@@ -63,6 +73,7 @@ async fn victim() {
     let vault = open(dir).await;
     let (work, out) = (dir.join("work"), dir.join("out"));
     let mut acks = OpenOptions::new().append(true).create(true).open(dir.join("acks")).unwrap();
+    let mut copied = OpenOptions::new().append(true).create(true).open(dir.join("copied")).unwrap();
     let first = fs::read_to_string(dir.join("acks")).unwrap().lines().count() as u32;
     let mut ids = Vec::new();
     for step in first..first + 6 {
@@ -75,6 +86,17 @@ async fn victim() {
             }
             // The one before was killed after the snapshot was there and before it was told.
             Err(failure) => assert_eq!(failure.reason(), Some("nothing_to_snapshot"), "{failure}"),
+        }
+        if step % 2 == 0
+            && let Some(id) = ids.last()
+        {
+            let (bundle, copy) = (dir.join(format!("{id}.bundle")), open_copy(dir).await);
+            let written = vault.write_bundle(id, &bundle, BundleOptions::new()).await.unwrap();
+            let options = ImportOptions::new().with_any_repository(true).with_expected(written.commit);
+            copy.import_bundle(&bundle, options).await.unwrap();
+            writeln!(copied, "{id} {step}").unwrap();
+            copied.sync_all().unwrap();
+            fs::remove_file(bundle).unwrap();
         }
         if step % 2 == 1
             && let Some(id) = ids.get(ids.len() / 2)
@@ -99,7 +121,6 @@ fn spawn(dir: &Path, failpoint: &str) -> Child {
 /// What has to hold after any death, with nothing done by hand.
 async fn check(dir: &Path, when: &str) {
     let vault = open(dir).await;
-    assert_eq!(fs::read_dir(dir.join("vaults/test/staging")).unwrap().count(), 0, "{when}");
     for begun in vault.unfinished_restores().await.unwrap() {
         vault.restore(&begun.id, &begun.target, RestoreOptions::new()).await.unwrap();
         let again = tempfile::tempdir_in(dir).unwrap();
@@ -107,12 +128,25 @@ async fn check(dir: &Path, when: &str) {
         assert!(tree(&begun.target) == tree(again.path()), "{when}: a restore was not completed");
     }
     assert!(vault.unfinished_restores().await.unwrap().is_empty());
-    let acks = fs::read_to_string(dir.join("acks")).unwrap_or_default();
+    check_acks(dir, "acks", &vault, when).await;
+    check_acks(dir, "copied", &open_copy(dir).await, when).await;
+    let bundles = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    for bundle in bundles.filter(|path| path.extension().is_some_and(|end| end == "bundle")) {
+        // One that has its name is whole.
+        git(&vault.git_dir(), &["bundle", "verify", "-q", bundle.to_str().unwrap()]);
+        fs::remove_file(bundle).unwrap();
+    }
+}
+
+/// Every snapshot that was acknowledged is there, byte for byte.
+async fn check_acks(dir: &Path, name: &str, vault: &Vault, when: &str) {
+    assert_eq!(fs::read_dir(vault.git_dir().with_file_name("staging")).unwrap().count(), 0, "{when}");
+    let acks = fs::read_to_string(dir.join(name)).unwrap_or_default();
     for ack in acks.lines() {
         let (id, step) = ack.split_once(' ').unwrap();
         let target = tempfile::tempdir_in(dir).unwrap();
         let restored = vault.restore(&id.parse().unwrap(), target.path(), RestoreOptions::new()).await;
-        restored.unwrap_or_else(|failure| panic!("{when}: {id} is lost: {failure}"));
+        restored.unwrap_or_else(|failure| panic!("{when}: {id} of {name} is lost: {failure}"));
         assert!(only_files(target.path()) == files(step.parse().unwrap()), "{when}: {id} has other bytes");
     }
     fsck(&vault.git_dir());
