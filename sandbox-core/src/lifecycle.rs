@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 
 use tokio::sync::{OwnedMappedMutexGuard, OwnedMutexGuard};
 
-use crate::acquire::{CALL_LIMIT, Home, Stage, senior, settle};
+use crate::acquire::{Home, Stage, senior, settle};
 use crate::events::EventKind;
 use crate::fate::{End, Fate};
 use crate::hooks::Hooks;
@@ -242,7 +242,7 @@ async fn settled(
     operation: &'static str,
 ) -> Result<Option<Record>> {
     let stage = Stage::default();
-    let look = settle(home, &record, record.begun(), CALL_LIMIT, &stage);
+    let look = settle(home, &record, record.begun(), home.call_limit(), &stage);
     let Ok(found) = tokio::time::timeout(home.wait_limit, look).await else {
         return Err(Error::new(
             ErrorKind::OutcomeUnknown,

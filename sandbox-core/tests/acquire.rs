@@ -821,3 +821,32 @@ async fn find_by_key_of_the_fake_shows_what_acquire_made() {
     assert_eq!(found.len(), 1);
     assert_eq!(found[0].id, *acquired.sandbox.provider_id().unwrap());
 }
+
+#[tokio::test(start_paused = true)]
+async fn without_a_common_registry_a_create_whose_answer_was_lost_is_compared_too() {
+    let provider = FakeProvider::new();
+    provider.script(Verb::Create, Fault::CommitLate(Duration::from_secs(2)));
+    let slow = {
+        let sandboxes = host(&provider);
+        let options = options().with_call_deadline(Duration::from_secs(1));
+        tokio::spawn(async move { sandboxes.acquire("k", options).await })
+    };
+    while provider.counts().of(Verb::Create) == 0 {
+        tokio::task::yield_now().await;
+    }
+    let fast = host(&provider).acquire("k", options()).await.unwrap();
+    let slow = slow.await.unwrap().unwrap();
+    assert_eq!(slow.sandbox.provider_id(), fast.sandbox.provider_id());
+    assert_eq!((provider.counts().created, provider.alive().len()), (2, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_create_that_would_outlast_the_record_lease_is_given_up_before_it_ends() {
+    let provider = FakeProvider::new();
+    provider.script(Verb::Create, Fault::HangAfter);
+    let begun = tokio::time::Instant::now();
+    let sandboxes = host(&provider).with_record_lease(Duration::from_secs(6));
+    let acquired = sandboxes.acquire("k", options()).await.unwrap();
+    assert_eq!((acquired.facts.how, provider.counts().created), (How::Adopted, 1));
+    assert!(begun.elapsed() >= Duration::from_secs(5) && begun.elapsed() < Duration::from_secs(6));
+}

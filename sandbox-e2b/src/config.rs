@@ -253,6 +253,11 @@ impl E2bConfig {
         self
     }
 
+    /// How long a create may take, with all that is sent again.
+    pub(crate) fn longest_create(&self) -> Duration {
+        self.retry.budget.saturating_add(self.request_timeout)
+    }
+
     /// Returns the URL of the control plane.
     pub(crate) fn api_url(&self) -> String {
         match &self.api_url {

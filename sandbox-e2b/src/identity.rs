@@ -111,9 +111,15 @@ pub(crate) fn info(config: &E2bConfig, detail: &SandboxDetail) -> SandboxInfo {
     };
     let id = SandboxId::new(detail.sandbox_id.clone());
     let started = detail.started_at.0;
-    // E2B tells the start of the present run only. An attempt says when it was drawn, by its creator's clock.
+    // E2B tells the start of the present run only. An attempt says when it was drawn, by its creator's clock. That tells a
+    // run that began long after the create, which is a resume, and no more: of two creates the one that was drawn first
+    // may be the one that came last, and contenders must agree on which came first.
     let tags = tags(config, detail);
-    let created = tags.as_ref().and_then(|tags| tags.attempt.drawn_at()).unwrap_or(started).min(started);
+    let is_resumed = |drawn: &SystemTime| {
+        started.duration_since(*drawn).is_ok_and(|before| before > config.longest_create())
+    };
+    let drawn = tags.as_ref().and_then(|tags| tags.attempt.drawn_at());
+    let created = drawn.filter(is_resumed).unwrap_or(started);
     let mut info = SandboxInfo::new(id, state, template(detail), created);
     info.started_at = started;
     info.tags = tags;
@@ -125,4 +131,44 @@ pub(crate) fn info(config: &E2bConfig, detail: &SandboxDetail) -> SandboxInfo {
 /// A paused sandbox has no lease that ends: what E2B tells is when it was paused.
 fn expiry(detail: &SandboxDetail) -> Option<SystemTime> {
     (detail.state == State::Running).then_some(detail.end_at.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, UNIX_EPOCH};
+
+    use serde_json::json;
+
+    use super::*;
+
+    /// A sandbox whose attempt was drawn at 1000 s, and whose run began so long after.
+    fn begun_after(milliseconds: i64) -> SandboxInfo {
+        let started = crate::wire::Timestamp(if milliseconds < 0 {
+            UNIX_EPOCH + Duration::from_secs(1000) - Duration::from_millis(milliseconds.unsigned_abs())
+        } else {
+            UNIX_EPOCH + Duration::from_secs(1000) + Duration::from_millis(milliseconds.unsigned_abs())
+        });
+        let attempt = format!("{:012x}7{}", 1_000_000, "0".repeat(19));
+        let detail = json!({
+            "sandboxID": "i1", "templateID": "base", "startedAt": started, "endAt": started, "state": "running",
+            "metadata": { OWNER: "o", KEY: "k", GENERATION: "g", ATTEMPT: attempt },
+        });
+        info(&E2bConfig::new("k"), &serde_json::from_value(detail).unwrap())
+    }
+
+    #[test]
+    fn what_was_drawn_first_and_made_last_is_the_younger_one() {
+        // Both were never resumed: the provider's time alone says which came first, whatever their creators' clocks say.
+        for delay in [-3_600_000, 0, 7, 30_000] {
+            let info = begun_after(delay);
+            assert_eq!(info.created_at, info.started_at, "{delay}");
+        }
+    }
+
+    #[test]
+    fn a_run_that_began_long_after_the_create_is_a_resume() {
+        let info = begun_after(600_000);
+        assert_eq!(info.created_at, UNIX_EPOCH + Duration::from_secs(1000));
+        assert!(info.started_at > info.created_at);
+    }
 }

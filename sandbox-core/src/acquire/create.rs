@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::flight::Stage;
 use super::steps::{Acquisition, CONTENDED, Found, senior};
-use super::{Acquired, Exclusion, Home, How, LEASE_TTL};
+use super::{Acquired, Exclusion, Home, How};
 use crate::lifecycle::forget;
 use crate::registry::{Lease, Phase, Record, RegistryScope};
 use crate::{
@@ -18,9 +18,6 @@ use crate::{
 
 /// Pauses between two looks for an attempt whose answer was lost: the first, and the longest.
 const SETTLE_POLL: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
-
-/// The longest that a create call is waited for: it ends before the lease that covers it.
-pub(crate) const CALL_LIMIT: Duration = LEASE_TTL.saturating_sub(Duration::from_secs(15));
 
 /// How often one attempt is sent to a provider that makes one sandbox of it, before its answer is given up.
 const MAX_SENDS: u32 = 3;
@@ -84,7 +81,7 @@ impl Acquisition {
         let (mut record, mut sends) = (record, 0);
         loop {
             self.stage.enter("create");
-            self.home.registry.renew(&self.home.owner, &self.key, &mut lease, LEASE_TTL).await?;
+            self.home.registry.renew(&self.home.owner, &self.key, &mut lease, self.home.record_lease).await?;
             let sent_at = Instant::now();
             sends += 1;
             let error = match self.send(record, lease).await? {
@@ -109,7 +106,7 @@ impl Acquisition {
             }
             tracing::warn!(key = %self.key, %error, "the answer of a create was lost; looking for its sandbox");
             match settle(&self.home, &record, sent_at, self.options.call_deadline, &self.stage).await? {
-                Some(info) => return self.adopt(record, info, lease).await,
+                Some(info) => return self.adopt(record, info, sent_at, lease).await,
                 // The same attempt again yields the same sandbox, whether the lost call is done, under way or never came.
                 None if idempotent && sends < MAX_SENDS => {}
                 None if idempotent => {
@@ -131,7 +128,7 @@ impl Acquisition {
     /// One create call, in a task of its own: a flight that is cancelled leaves it to end and to be recorded.
     async fn send(&self, mut record: Record, lease: Lease) -> Result<Sent> {
         let home = Arc::clone(&self.home);
-        let deadline = self.options.call_deadline.min(CALL_LIMIT);
+        let deadline = self.options.call_deadline.min(home.call_limit());
         let tags = Tags {
             owner: record.owner.clone(),
             key: record.key.clone(),
@@ -170,7 +167,7 @@ impl Acquisition {
 
     /// Without a registry that spans all contenders, whoever else created at the same time is seen in the listing, and
     /// every contender picks the same winner.
-    async fn contend(&self, found: Found, sent_at: Instant, lease: Lease) -> Result<Acquired> {
+    pub(super) async fn contend(&self, found: Found, sent_at: Instant, lease: Lease) -> Result<Acquired> {
         let capabilities = self.home.provider.capabilities();
         if self.home.registry.scope() > RegistryScope::Process || !capabilities.tags {
             return self.set_up(found, lease).await;
@@ -186,7 +183,9 @@ impl Acquisition {
         listed.sort_by(senior);
         let own = found.connection.handle.id().clone();
         match listed.first() {
-            Some(winner) if winner.id == own && in_time => self.set_up(found, lease).await,
+            Some(winner) if winner.id == own && (in_time || listed.len() == 1) => {
+                self.set_up(found, lease).await
+            }
             winner => {
                 // Nobody was handed ours; the winner is attached to by a new look.
                 let winner = winner.map(|info| info.id.to_string()).unwrap_or_default();

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use super::flight::{self, Flights};
-use super::{AcquireOptions, Acquired, DEFAULT_ACQUIRE_DEADLINE, LEASE_TTL, REASON_BUSY};
+use super::{AcquireOptions, Acquired, DEFAULT_ACQUIRE_DEADLINE, DEFAULT_RECORD_LEASE, REASON_BUSY};
 use crate::events::{DEFAULT_EVENT_CAPACITY, Event, EventKind, Teller};
 use crate::fate::Fates;
 use crate::hooks::{DEFAULT_HOOK_DEADLINE, Hooks, PersistHook};
@@ -29,6 +29,8 @@ pub(crate) struct Home {
     pub(crate) persist: Option<Arc<dyn PersistHook>>,
     pub(crate) hook_deadline: Duration,
     pub(crate) wait_limit: Duration,
+    /// How long a lease on a record is taken for.
+    pub(crate) record_lease: Duration,
     pub(super) providers: Option<Providers>,
     pub(super) event_capacity: usize,
     pub(crate) fates: Arc<Fates>,
@@ -49,6 +51,7 @@ impl Home {
             persist: None,
             hook_deadline: DEFAULT_HOOK_DEADLINE,
             wait_limit: DEFAULT_ACQUIRE_DEADLINE,
+            record_lease: DEFAULT_RECORD_LEASE,
             providers: None,
             event_capacity: DEFAULT_EVENT_CAPACITY,
             fates: Arc::default(),
@@ -67,10 +70,16 @@ impl Home {
             persist: self.persist.clone(),
             hook_deadline: self.hook_deadline,
             wait_limit: self.wait_limit,
+            record_lease: self.record_lease,
             providers: self.providers.clone(),
             event_capacity: self.event_capacity,
             ..Self::new(Arc::clone(&self.provider))
         }
+    }
+
+    /// The longest that a create call is waited for: it ends before the lease that covers it.
+    pub(crate) fn call_limit(&self) -> Duration {
+        self.record_lease * 5 / 6
     }
 
     pub(super) fn teller(&self) -> &Teller {
@@ -162,7 +171,7 @@ impl Home {
     {
         let mut pause = LEASE_POLL.0;
         loop {
-            if let Some(lease) = self.registry.try_lease(&self.owner, key, LEASE_TTL).await? {
+            if let Some(lease) = self.registry.try_lease(&self.owner, key, self.record_lease).await? {
                 return Ok(Leased::Lease(lease));
             }
             tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0)).await;

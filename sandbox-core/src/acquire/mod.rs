@@ -15,7 +15,7 @@ pub use options::{
     OnGone, OnSetupFailure, OnSpecConflict, ReplaceWhenGone, SetupState,
 };
 
-pub(crate) use self::create::{CALL_LIMIT, settle};
+pub(crate) use self::create::settle;
 pub(crate) use self::flight::{Stage, refuse_inside};
 pub(crate) use self::home::Home;
 pub(crate) use self::steps::senior;
@@ -26,8 +26,8 @@ use crate::providers::Providers;
 use crate::registry::Registry;
 use crate::{DestroyOutcome, Error, Key, Owner, Result, Sandbox, SandboxInfo, SandboxProvider};
 
-/// How long a lease on a record is taken for; longer than one provider call may last.
-pub(crate) const LEASE_TTL: Duration = Duration::from_secs(90);
+/// Default of [`Sandboxes::with_record_lease`]: longer than one provider call may last by default.
+pub const DEFAULT_RECORD_LEASE: Duration = Duration::from_secs(90);
 
 /// The reason of the [`crate::ErrorKind::Timeout`] of a call that waited for another one on the same key; nothing was done.
 pub const REASON_BUSY: &str = "busy";
@@ -128,6 +128,17 @@ impl Sandboxes {
     #[must_use]
     pub fn events(&self) -> Events {
         self.0.teller().subscribe()
+    }
+
+    /// Takes the lease on a record for so long, and renews it while a hook runs; default [`DEFAULT_RECORD_LEASE`], 90
+    /// seconds. Give all hosts of one registry the same.
+    ///
+    /// It is how long others wait for a host that died or hangs at work on a key, where the registry does not see its
+    /// death (Postgres). It also limits each create call, to five sixths of it: one that takes longer is looked for like
+    /// one whose answer was lost.
+    #[must_use]
+    pub fn with_record_lease(self, lease: Duration) -> Self {
+        self.rebuilt(|home| home.record_lease = lease)
     }
 
     /// Returns the provider.

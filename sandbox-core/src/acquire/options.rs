@@ -102,7 +102,8 @@ pub struct AcquireOptions {
     pub hooks: Option<Arc<dyn Hooks>>,
     /// How long the start hook may take; default 15 minutes. Other hooks: [`crate::Sandboxes::with_hook_deadline`].
     pub hook_deadline: Duration,
-    /// How long one provider call may take; default [`DEFAULT_CALL_DEADLINE`], at most 75 seconds.
+    /// How long one provider call may take; default [`DEFAULT_CALL_DEADLINE`]; a create at most
+    /// five sixths of [`crate::Sandboxes::with_record_lease`], 75 seconds.
     pub call_deadline: Duration,
     /// How long this caller waits for the whole acquire; default [`DEFAULT_ACQUIRE_DEADLINE`].
     pub deadline: Duration,

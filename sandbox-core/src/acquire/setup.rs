@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::flight::inside;
 use super::steps::{Acquisition, Found};
-use super::{AcquireOutcome, Acquired, Facts, How, LEASE_TTL, OnSetupFailure, SetupState};
+use super::{AcquireOutcome, Acquired, Facts, How, OnSetupFailure, SetupState};
 use crate::events::EventKind;
 use crate::hooks::{RestoreReason, Start, bounded};
 use crate::lifecycle::Lent;
@@ -184,10 +184,11 @@ impl Acquisition {
         lent: &Lent,
         hooks: impl Future<Output = Result<()>>,
     ) -> Result<()> {
+        let ttl = self.home.record_lease;
         let renewal = async {
             loop {
-                tokio::time::sleep_until(Instant::now() + LEASE_TTL / 3).await;
-                if let Err(error) = lent.renew(&self.home, &self.key, LEASE_TTL).await
+                tokio::time::sleep_until(Instant::now() + ttl / 3).await;
+                if let Err(error) = lent.renew(&self.home, &self.key, ttl).await
                     && error.kind() == ErrorKind::Stale
                 {
                     return error;

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use super::create::{CALL_LIMIT, settle};
+use tokio::time::Instant;
+
+use super::create::settle;
 use super::flight::{Stage, spec_conflict};
 use super::home::{Home, Leased};
 use super::{AcquireOptions, Acquired, How, OnDuplicates, OnSpecConflict, ReplaceWhenGone};
@@ -419,9 +421,10 @@ impl Acquisition {
 
     /// Takes over an open create: its sandbox is adopted, or its absence is proven.
     async fn settle_and_go_on(&self, mut record: Record, lease: Lease) -> Result<Acquired> {
+        let since = record.begun();
         // Whoever sent it may have been more patient than this caller. How old it is counts only as far as it is known.
-        match settle(&self.home, &record, record.begun(), CALL_LIMIT, &self.stage).await? {
-            Some(info) => self.adopt(record, info, lease).await,
+        match settle(&self.home, &record, since, self.home.call_limit(), &self.stage).await? {
+            Some(info) => self.adopt(record, info, since, lease).await,
             None if self.home.provider.capabilities().idempotent_create => {
                 self.send_create(record, None, lease).await
             }
@@ -432,11 +435,12 @@ impl Acquisition {
         }
     }
 
-    /// Connects to a sandbox of our own attempt that was never handed out.
+    /// Connects to a sandbox of our own attempt that was never handed out; `sent_at` is when its create was sent.
     pub(super) async fn adopt(
         &self,
         mut record: Record,
         info: SandboxInfo,
+        sent_at: Instant,
         lease: Lease,
     ) -> Result<Acquired> {
         self.check_owner(&info, None)?;
@@ -451,7 +455,9 @@ impl Acquisition {
         record.id = Some(info.id);
         record.enter(Phase::Ready);
         let record = self.home.registry.store(record, &lease).await?;
-        self.set_up(Found { record, connection, how: How::Adopted, duplicates: Vec::new() }, lease).await
+        let found = Found { record, connection, how: How::Adopted, duplicates: Vec::new() };
+        // While its answer was lost, another host may have made one.
+        self.contend(found, sent_at, lease).await
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use super::{Finding, OrphanReport, Reconciler};
-use crate::acquire::LEASE_TTL;
+use crate::acquire::DEFAULT_RECORD_LEASE as LEASE_TTL;
 use crate::lifecycle::forget;
 use crate::registry::RegistryScope;
 use crate::{Error, ErrorKind, Outcome, Result, SandboxId};
