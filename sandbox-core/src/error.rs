@@ -3,117 +3,10 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::time::Duration;
 
+use crate::ErrorKind;
+
 /// The result of every fallible call of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
-
-/// What went wrong, as a caller may act on it.
-///
-/// Each kind has a stable code ([`ErrorKind::as_str`]), the same in Rust, Node.js and Python.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum ErrorKind {
-    /// The provider itself said, in a typed answer, that this sandbox does not exist any more.
-    Gone,
-    /// Something inside or beside a sandbox (a file, a process, a template) does not exist.
-    NotFound,
-    /// Something of that name is there already.
-    AlreadyExists,
-    /// The same key was asked for with another spec, or two actors want different things at once.
-    Conflict,
-    /// The sandbox belongs to another owner or key, or was made under other credentials.
-    Ownership,
-    /// A value the caller gave is not acceptable; the message names it.
-    InvalidArgument,
-    /// The call does not fit the present state, such as a destroyed or unstarted sandbox.
-    InvalidState,
-    /// No valid credentials were given.
-    Unauthenticated,
-    /// The credentials do not allow this.
-    PermissionDenied,
-    /// The provider asks to slow down; see [`Error::retry_after`].
-    RateLimited,
-    /// A quota of the account is used up.
-    QuotaExceeded,
-    /// No space is left where the call must write.
-    StorageFull,
-    /// A deadline passed; see [`Error::outcome`] for what may have happened.
-    Timeout,
-    /// The caller cancelled.
-    Cancelled,
-    /// The provider or the path to it cannot be reached now; nothing is said about the sandbox.
-    Unavailable,
-    /// A handle of an older generation, or a lease that was lost; nothing was sent.
-    Stale,
-    /// Whether the operation took effect is not known; a later look settles it.
-    OutcomeUnknown,
-    /// The provider or host cannot do this; said before anything happened.
-    Unsupported,
-    /// An answer that the contract does not explain. Never read as "none".
-    Unexpected,
-}
-
-impl ErrorKind {
-    /// Every kind, in the order of the documentation.
-    pub const ALL: &'static [Self] = &[
-        Self::Gone,
-        Self::NotFound,
-        Self::AlreadyExists,
-        Self::Conflict,
-        Self::Ownership,
-        Self::InvalidArgument,
-        Self::InvalidState,
-        Self::Unauthenticated,
-        Self::PermissionDenied,
-        Self::RateLimited,
-        Self::QuotaExceeded,
-        Self::StorageFull,
-        Self::Timeout,
-        Self::Cancelled,
-        Self::Unavailable,
-        Self::Stale,
-        Self::OutcomeUnknown,
-        Self::Unsupported,
-        Self::Unexpected,
-    ];
-
-    /// Returns the stable snake_case code that every language sees.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Gone => "gone",
-            Self::NotFound => "not_found",
-            Self::AlreadyExists => "already_exists",
-            Self::Conflict => "conflict",
-            Self::Ownership => "ownership",
-            Self::InvalidArgument => "invalid_argument",
-            Self::InvalidState => "invalid_state",
-            Self::Unauthenticated => "unauthenticated",
-            Self::PermissionDenied => "permission_denied",
-            Self::RateLimited => "rate_limited",
-            Self::QuotaExceeded => "quota_exceeded",
-            Self::StorageFull => "storage_full",
-            Self::Timeout => "timeout",
-            Self::Cancelled => "cancelled",
-            Self::Unavailable => "unavailable",
-            Self::Stale => "stale",
-            Self::OutcomeUnknown => "outcome_unknown",
-            Self::Unsupported => "unsupported",
-            Self::Unexpected => "unexpected",
-        }
-    }
-
-    /// Returns the kind with this code, or `None` for a code of another version.
-    #[must_use]
-    pub fn from_code(code: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|kind| kind.as_str() == code)
-    }
-}
-
-impl fmt::Display for ErrorKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
 
 /// What is known about the effect of a failed operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -363,32 +256,6 @@ impl StdError for Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn codes_are_unique_and_lead_back_to_their_kind() {
-        for kind in ErrorKind::ALL {
-            assert_eq!(ErrorKind::from_code(kind.as_str()), Some(*kind));
-        }
-        assert_eq!(ErrorKind::from_code("no_such_code"), None);
-    }
-
-    #[test]
-    fn the_code_fixture_lists_every_kind_in_order() {
-        let listed: Vec<_> = include_str!("../error_codes.txt").lines().collect();
-        let codes: Vec<_> = ErrorKind::ALL.iter().map(|kind| kind.as_str()).collect();
-        assert_eq!(listed, codes);
-    }
-
-    #[test]
-    fn the_documentation_has_one_row_for_each_kind_in_order() {
-        let rows: Vec<_> = include_str!("../../docs/errors.md")
-            .lines()
-            .filter_map(|line| line.strip_prefix("| `")?.split_once('`'))
-            .map(|(code, _)| code)
-            .collect();
-        let codes: Vec<_> = ErrorKind::ALL.iter().map(|kind| kind.as_str()).collect();
-        assert_eq!(rows, codes);
-    }
 
     #[test]
     fn display_is_one_line_without_the_source() {

@@ -12,6 +12,7 @@ mod capabilities;
 mod clock;
 mod decorators;
 mod error;
+mod error_kind;
 mod events;
 mod exec;
 mod fate;
@@ -41,7 +42,8 @@ pub use acquire::{
 pub use capabilities::Capabilities;
 pub use clock::BootTime;
 pub use decorators::{Limited, Traced, WithTimeout};
-pub use error::{Error, ErrorKind, Outcome, Result};
+pub use error::{Error, Outcome, Result};
+pub use error_kind::ErrorKind;
 pub use events::{DEFAULT_EVENT_CAPACITY, Event, EventKind, Events, Lagged};
 pub use exec::{
     Captured, DEFAULT_EXEC_TIMEOUT, DEFAULT_OUTPUT_LIMIT, ExecOptions, ExecOutput, SandboxHandleExt,

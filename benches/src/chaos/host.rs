@@ -10,8 +10,8 @@ use async_trait::async_trait;
 use fastrand::Rng;
 use sandhold_core::retry::RetryPolicy;
 use sandhold_core::{
-    AcquireOptions, AcquireOutcome, Acquired, Error, ErrorKind, FileOptions, Hooks, Owner, ProcessSpec,
-    Result, Sandbox, SandboxHandle as _, SandboxHandleExt as _, Sandboxes, Start,
+    AcquireOptions, AcquireOutcome, Acquired, Error, ErrorKind, FileOptions, Hooks, OnDuplicates, Owner,
+    ProcessSpec, Result, Sandbox, SandboxHandle as _, SandboxHandleExt as _, Sandboxes, Start,
 };
 use sandhold_e2b::{E2bConfig, E2bProvider};
 use serde::{Deserialize, Serialize};
@@ -82,6 +82,7 @@ impl Host {
             .with_call_deadline(self.request_timeout * 3)
             .with_deadline(self.lease * 6)
             .with_hook_deadline(self.lease * 3)
+            .with_on_duplicates(OnDuplicates::Reap)
     }
 }
 
@@ -234,7 +235,7 @@ impl Worker {
 fn acquired_after(key: &str, acquired: &Acquired, took: Duration) -> Said {
     Said::Acquired {
         key: key.to_owned(),
-        id: acquired.sandbox.provider_id().to_string(),
+        id: id_of(&acquired.sandbox),
         created: acquired.outcome == AcquireOutcome::Created,
         joined: acquired.facts.joined,
         duplicates: acquired.facts.duplicates.len(),
@@ -247,6 +248,11 @@ fn failed(key: &str, verb: &str, error: &Error) -> Said {
     Said::Failed { key: key.to_owned(), verb: verb.to_owned(), why }
 }
 
+/// The id of a sandbox that was acquired.
+pub(crate) fn id_of(sandbox: &Sandbox) -> String {
+    sandbox.provider_id().map(ToString::to_string).unwrap_or_default()
+}
+
 /// Looks whether a sandbox that was handed out had been set up. What cannot be read says nothing.
 pub(crate) async fn check_set_up(key: &str, sandbox: &Sandbox, tell: &Tell) {
     let wanted = sandbox.generation().map(ToString::to_string).unwrap_or_default();
@@ -256,5 +262,5 @@ pub(crate) async fn check_set_up(key: &str, sandbox: &Sandbox, tell: &Tell) {
         Err(error) if error.kind() == ErrorKind::NotFound => "nothing".to_owned(),
         Err(error) => return tell(failed(key, "read", &error)),
     };
-    tell(Said::NotSetUp { key: key.to_owned(), id: sandbox.provider_id().to_string(), found });
+    tell(Said::NotSetUp { key: key.to_owned(), id: id_of(sandbox), found });
 }

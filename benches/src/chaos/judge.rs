@@ -116,13 +116,7 @@ pub(crate) async fn quiet(stage: &Stage, run: &Run, tally: &Shared) -> Outcome<C
         let key = Host::key(number);
         let acquired = acquire(&sandboxes, &host, &key).await?;
         counts.acquisitions += 1;
-        if run.place == Place::None {
-            // Nobody else is to destroy what contenders left that were killed.
-            for id in &acquired.facts.duplicates {
-                locked(tally).duplicates += 1;
-                sandboxes.provider().destroy(id).await?;
-            }
-        }
+        locked(tally).duplicates += acquired.facts.duplicates.len() as u64;
         check_set_up(&key, &acquired.sandbox, &tell(tally)).await;
         held.insert(key, acquired.sandbox);
     }
@@ -135,7 +129,7 @@ pub(crate) async fn quiet(stage: &Stage, run: &Run, tally: &Shared) -> Outcome<C
             continue;
         };
         counts.sandboxes += 1;
-        let is_held = held.get(tags.key.as_str()).is_some_and(|held| *held.provider_id() == info.id);
+        let is_held = held.get(tags.key.as_str()).is_some_and(|held| held.provider_id() == Some(&info.id));
         let record = registry.load(&owner, &tags.key).await?;
         let is_explained = match &record {
             Some(record) => record.id.as_ref() == Some(&info.id) || record.has_abandoned(&tags.attempt),

@@ -30,6 +30,9 @@ const LEASE: Duration = Duration::from_secs(3);
 /// How long one request may last; those that hang by a fault do so for that long.
 const REQUEST_TIMEOUT: Duration = Duration::from_millis(800);
 
+/// How many acquires are answered between two kills.
+const SPARED: u64 = 4;
+
 /// The shape of one run.
 #[derive(Clone, Debug)]
 pub(crate) struct Run {
@@ -224,6 +227,8 @@ async fn disturb(
     }
     let mut seen = judge::Seen::default();
     let (mut progress, mut last) = (Instant::now(), locked(tally).acquired);
+    // A host that is killed at work keeps others from a key for a while: each is left some work.
+    let mut next_blow = last + SPARED;
     loop {
         tokio::time::sleep(Duration::from_millis(rng.u64(2..30))).await;
         let acquired = locked(tally).acquired;
@@ -249,7 +254,8 @@ async fn disturb(
         }
         let at = rng.usize(..hosts.len());
         match rng.u32(..100) {
-            0..16 => {
+            0..16 if acquired >= next_blow => {
+                next_blow = acquired + SPARED;
                 blows.kills += 1;
                 hosts.swap_remove(at).kill().await?;
                 hosts.push(start(stage, rng)?);

@@ -8,7 +8,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout};
 
 use super::steps::Acquisition;
-use super::{AcquireOptions, Acquired, Home};
+use super::{AcquireOptions, Acquired, Home, stages};
 use crate::events::EventKind;
 use crate::{Attempt, Error, ErrorKind, Key, Outcome, Result, SandboxSpec};
 
@@ -49,12 +49,17 @@ pub(crate) struct Stage(Mutex<(&'static str, Option<Attempt>)>);
 
 impl Stage {
     pub(super) fn enter(&self, stage: &'static str) {
-        *self.lock() = (stage, None);
+        self.go_to((stage, None));
     }
 
     /// Enters the one stage whose end is an unknown outcome and not a mere timeout.
     pub(super) fn settle(&self, attempt: &Attempt) {
-        *self.lock() = ("settle", Some(attempt.clone()));
+        self.go_to(("settle", Some(attempt.clone())));
+    }
+
+    fn go_to(&self, stage: (&'static str, Option<Attempt>)) {
+        let left = std::mem::replace(&mut *self.lock(), stage.clone());
+        stages::check(left.0, stage.0);
     }
 
     pub(super) fn name(&self) -> &'static str {

@@ -5,6 +5,7 @@ mod flight;
 mod home;
 mod options;
 mod setup;
+mod stages;
 mod steps;
 
 use std::sync::Arc;
