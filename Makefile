@@ -7,8 +7,7 @@ JOBS ?= 2
 
 # The one program that local sandboxes consist of, static, so that it runs in any root.
 helper:
-	$(CARGO) rustc -j $(JOBS) --release -p sandhold-local --bin sandhold-helper -- -C target-feature=+crt-static
-	@echo "$(TARGET_DIR)/release/sandhold-helper"
+	@CARGO="$(CARGO)" JOBS=$(JOBS) TARGET_DIR="$(TARGET_DIR)" sh sandbox-local/helper.sh
 
 # A host is killed in the middle of its work, and another one gets the same sandbox back.
 # REPO=path takes another git repository than this one.

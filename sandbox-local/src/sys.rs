@@ -249,7 +249,7 @@ pub(crate) fn arm_timer(timer: BorrowedFd<'_>, deadline_ms: Option<u64>) -> io::
     // SAFETY: all zero is a valid, disarmed `itimerspec`.
     let mut spec: libc::itimerspec = unsafe { std::mem::zeroed() };
     if let Some(ms) = deadline_ms {
-        spec.it_value.tv_sec = (ms / 1000).min(i64::MAX as u64) as libc::time_t;
+        spec.it_value.tv_sec = i64::try_from(ms / 1000).unwrap_or(i64::MAX);
         // A value of zero would disarm it.
         spec.it_value.tv_nsec = ((ms % 1000) * 1_000_000).max(1) as libc::c_long;
     }

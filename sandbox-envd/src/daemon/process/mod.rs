@@ -3,6 +3,7 @@
 mod follower;
 mod guest;
 mod log;
+mod outputs;
 mod pty;
 mod readiness;
 mod reaper;
@@ -30,11 +31,12 @@ use tokio::time::Instant;
 
 pub use self::guest::{Guest, GuestCommand, GuestExit};
 use self::log::{Description, Log};
+use self::outputs::Outputs;
 use self::reaper::{Reaper, Scope};
 use self::running::{End, Input, MemoryKills, Process, Subscription};
 use self::spawn::{Command, Io, SpawnError};
 use self::stream::Stream;
-use self::supervise::{Deadline, Outputs};
+use self::supervise::Deadline;
 use self::tree::Tree;
 use crate::daemon::http::{self, Body};
 use crate::daemon::state::{DaemonConfig, State};

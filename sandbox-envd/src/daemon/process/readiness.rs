@@ -12,10 +12,10 @@ const PIPE_SIZES: [usize; 2] = [1 << 20, 256 << 10];
 
 /// Makes the pipe behind a descriptor as large as it may be; a terminal stays as it is.
 ///
-/// Only pipes that carry much are enlarged: the quota is per user, and whoever is over it gets tiny new pipes.
-pub(crate) fn enlarge(fd: &OwnedFd) {
-    // A pipe of the default size works too, only slower.
-    let _ = PIPE_SIZES.iter().find(|size| rustix::pipe::fcntl_setpipe_size(fd, **size).is_ok());
+/// Only pipes that carry much are enlarged: the quota is per user, and whoever is over it gets tiny new pipes. Returns
+/// whether it was: a pipe of the default size works too, only slower.
+pub(crate) fn enlarge(fd: &OwnedFd) -> bool {
+    PIPE_SIZES.iter().any(|size| rustix::pipe::fcntl_setpipe_size(fd, *size).is_ok())
 }
 
 /// Watches a non-blocking descriptor on the current runtime.
