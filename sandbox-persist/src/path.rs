@@ -116,6 +116,10 @@ pub(crate) fn is_forbidden_name(name: &[u8]) -> bool {
     if name.is_empty() || name == b"." || name == b".." || name.contains(&b'/') || name.contains(&0) {
         return true;
     }
+    // All disguises but those with invisible letters begin as they do.
+    if !matches!(name[0], b'.' | b'g' | b'G') && name.is_ascii() {
+        return false;
+    }
     let visible: Vec<u8> = String::from_utf8_lossy(name)
         .chars()
         .filter(|letter| {

@@ -7,7 +7,9 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 
 use sandhold_core::ErrorKind;
-use sandhold_persist::{CaptureOptions, OnDirty, RestoreOptions, SkipReason};
+use sandhold_persist::{
+    CaptureOptions, OnDirty, RepoKey, RestoreOptions, SkipReason, Vault, VaultConfig, WorkPath,
+};
 use support::{Place, tree};
 
 #[tokio::test]
@@ -171,5 +173,57 @@ async fn a_restore_over_a_workspace_changes_what_differs_and_leaves_what_was_nev
     assert_eq!(fs::read(place.work.join("added/deep/file")).unwrap(), b"new");
     assert_eq!(fs::read(place.work.join("becomes_dir/x")).unwrap(), b"now a directory");
     assert!(place.vault.unfinished_restores().await.unwrap().is_empty());
+    place.fsck();
+}
+
+#[tokio::test]
+async fn a_capture_of_what_a_watcher_saw_finds_what_a_whole_look_finds() {
+    let place = Place::new().await;
+    for index in 0..40 {
+        place.write(format!("d{}/e{}/f{index}", index % 4, index % 2), format!("{index}"));
+    }
+    place.write("d1/.gitignore", "*.log\n");
+    let full = place.path("full");
+    let other = Vault::open(VaultConfig::new(&full, RepoKey::new("whole").unwrap())).await.unwrap();
+    place.vault.capture(&place.work, CaptureOptions::new()).await.unwrap();
+    let mut random = fastrand::Rng::with_seed(3);
+    for step in 0..60 {
+        let dir = format!("d{}/e{}", random.u8(..5), random.u8(..3));
+        let name = format!("{dir}/f{}", random.u8(..12));
+        let path = place.work.join(&name);
+        let mut dirty = vec![name.clone()];
+        match random.u8(..6) {
+            0 => drop(fs::remove_file(&path)),
+            1 => {
+                let _ = fs::remove_dir_all(place.work.join(&dir));
+                dirty = vec![dir];
+            }
+            2 => {
+                // A directory that is moved in says its own name alone.
+                let moved = place.path("moved");
+                support::write(&moved, "in/ner", format!("{step}"));
+                let to = format!("d{}", random.u8(5..9));
+                let _ = fs::remove_dir_all(place.work.join(&to));
+                fs::rename(&moved, place.work.join(&to)).unwrap();
+                dirty = vec![to];
+            }
+            3 => {
+                place.write("d1/.gitignore", ["*.log\n", "e0/\n", "f1*\n"][step % 3]);
+                dirty = vec!["d1/.gitignore".to_owned()];
+            }
+            _ => place.write(&name, format!("step {step}")),
+        }
+        let options =
+            CaptureOptions::new().with_dirty(dirty.iter().map(|path| WorkPath::from(path.as_str())));
+        let tree = match place.vault.capture(&place.work, options).await {
+            Ok(snapshot) => snapshot.tree,
+            Err(_) => place.vault.snapshots().await.unwrap().last().unwrap().tree,
+        };
+        let whole = match other.capture(&place.work, CaptureOptions::new()).await {
+            Ok(snapshot) => snapshot.tree,
+            Err(_) => other.snapshots().await.unwrap().last().unwrap().tree,
+        };
+        assert_eq!(tree, whole, "step {step}: {dirty:?}");
+    }
     place.fsck();
 }

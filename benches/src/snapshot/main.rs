@@ -124,8 +124,8 @@ async fn small(args: &Args, dir: &Path, name: &str, rows: &mut Vec<Row>) -> Resu
     let work = dir.join("work");
     trees::small(&work, args.files)?;
     let git_dir = dir.join("theirs.git");
-    let mut times = [const { Vec::new() }; 8];
-    let [cold, git_cold, warm, git_warm, process, restore, clone, nothing] = &mut times;
+    let mut times = [const { Vec::new() }; 9];
+    let [cold, git_cold, warm, git_warm, process, restore, clone, nothing, watched] = &mut times;
     let options = || CaptureOptions::new().with_max_file(None);
 
     for run in 0..args.runs {
@@ -159,6 +159,12 @@ async fn small(args: &Args, dir: &Path, name: &str, rows: &mut Vec<Row>) -> Resu
         let begun = Instant::now();
         vault.capture(&work, options()).await.err().ok_or("something has changed")?;
         nothing.push(begun.elapsed());
+
+        let path = trees::change(&work, args.files, run + 500)?;
+        sync()?;
+        let begun = Instant::now();
+        vault.capture(&work, options().with_dirty([path])).await?;
+        watched.push(begun.elapsed());
 
         sync()?;
         let begun = Instant::now();
@@ -208,6 +214,8 @@ async fn small(args: &Args, dir: &Path, name: &str, rows: &mut Vec<Row>) -> Resu
     row(format!("{name}: one file changed / add + commit"), warm, git_warm, 0.35);
     row(format!("{name}: one file changed, new process / add + commit"), process, git_warm, 0.35);
     row(format!("{name}: nothing changed / add + commit of one"), nothing, git_warm, 0.35);
+    let limit = [Duration::from_millis(30)];
+    row(format!("{name}: one file changed, told by a watcher / 30 ms"), watched, &limit, 1.0);
     row(format!("{name}: restore / clone --local and checkout"), restore, clone, 0.6);
     Ok(())
 }

@@ -4,6 +4,8 @@ use std::fs;
 use std::io::Write;
 use std::path::Path;
 
+use sandhold_persist::WorkPath;
+
 pub(crate) type Fill = fn(&mut fastrand::Rng, &mut [u8]);
 
 const FILES_IN_DIR: usize = 50;
@@ -28,10 +30,12 @@ fn dir(index: usize) -> String {
     format!("part{}/dir{dir}", dir / 40)
 }
 
-/// Writes one file anew.
-pub(crate) fn change(work: &Path, files: usize, run: usize) -> std::io::Result<()> {
+/// Writes one file anew, and tells which.
+pub(crate) fn change(work: &Path, files: usize, run: usize) -> std::io::Result<WorkPath> {
     let index = run * 7919 % files;
-    fs::write(work.join(dir(index)).join(format!("file{index}.txt")), format!("changed in run {run}\n"))
+    let path = format!("{}/file{index}.txt", dir(index));
+    fs::write(work.join(&path), format!("changed in run {run}\n"))?;
+    Ok(WorkPath::from(path.as_str()))
 }
 
 /// As many MiB in 20 files.

@@ -98,6 +98,18 @@ struct Before {
     compared: Option<Snapshot>,
 }
 
+/// The last look at a workspace, whose objects are in the vault.
+#[derive(Debug)]
+pub(crate) struct Remembered {
+    /// The generation of the vault in which they were.
+    generation: String,
+    scan: Arc<Scan>,
+    /// How much was read since it was last written to the disk.
+    unwritten: u64,
+    /// The newest snapshot of it.
+    last: Option<SnapId>,
+}
+
 /// What a workspace is at.
 #[derive(Default)]
 struct GitState {
@@ -145,6 +157,12 @@ impl Inner {
             root: workspace.root.as_fd(),
             rules: &rules,
             previous: previous.as_deref(),
+            dirty: options.dirty.as_deref().filter(|_| {
+                // What is ignored, and by which rules, is then as it was.
+                before.compared.as_ref().is_some_and(|compared| {
+                    compared.head == known.head.commit && compared.rules == options.rules
+                })
+            }),
             head_tree: known.tree.as_ref(),
             objects: &self.objects,
             threads,
@@ -153,7 +171,7 @@ impl Inner {
         }
         .run()?;
         failpoint::pass("capture.scanned");
-        store::Store {
+        let read = store::Store {
             root: workspace.root.as_fd(),
             rules: &rules,
             objects: &self.objects,
@@ -183,7 +201,7 @@ impl Inner {
             && known.head.commit.is_none_or(|commit| compared.head == Some(commit))
             && side::read(&repository, compared).is_ok_and(|known| known.empty_dirs == side.empty_dirs)
         {
-            self.keep_scan(workspace, scan);
+            self.keep_scan(workspace, scan, read, &compared.id);
             return Ok(None);
         }
 
@@ -231,7 +249,7 @@ impl Inner {
         self.refs.swap(&snapshot.id.ref_name(), tip.map(|tip| tip.commit), Some(snapshot.commit), cancel)?;
         failpoint::pass("ref.moved");
         self.records.write(&self.objects, &snapshot)?;
-        self.keep_scan(workspace, scan);
+        self.keep_scan(workspace, scan, read, &snapshot.id);
         Ok(Some(snapshot))
     }
 
@@ -249,9 +267,18 @@ impl Inner {
         let threads = threads(wanted_threads);
         let (root, objects) = (workspace.root.as_fd(), &self.objects);
         let previous = previous.as_deref();
-        let mut scan =
-            walk::Walk { root, rules: &rules, previous, head_tree: None, objects, threads, progress, cancel }
-                .run()?;
+        let mut scan = walk::Walk {
+            root,
+            rules: &rules,
+            previous,
+            dirty: None,
+            head_tree: None,
+            objects,
+            threads,
+            progress,
+            cancel,
+        }
+        .run()?;
         store::Store {
             root,
             rules: &rules,
@@ -278,14 +305,28 @@ impl Inner {
         };
         let compared = match &tip {
             Some(tip) => Some(tip.clone()),
-            None => self
-                .records
-                .list(&self.objects, &self.refs)?
-                .into_iter()
-                .rev()
-                .find(|snapshot| snapshot.workspace == workspace.path),
+            None => self.last_snapshot(workspace)?,
         };
         Ok(Before { tip, compared })
+    }
+
+    /// The newest snapshot of a workspace whose objects are here.
+    fn last_snapshot(&self, workspace: &Workspace) -> Result<Option<Snapshot>> {
+        let id = {
+            let scans = self.scans.lock().unwrap_or_else(PoisonError::into_inner);
+            scans.get(&workspace.path).and_then(|known| known.last.clone())
+        };
+        if let Some(id) = id
+            && let Some(commit) = self.refs.read(&id.ref_name())?
+        {
+            return self.records.of_ref(&self.objects.open()?, &id, commit).map(Some);
+        }
+        let known = self.records.list(&self.objects, &self.refs)?;
+        let refs = self.refs.list(vault::SNAPSHOTS)?;
+        Ok(known.into_iter().rev().find(|snapshot| {
+            snapshot.workspace == workspace.path
+                && refs.get(&snapshot.id.ref_name()) == Some(&snapshot.commit)
+        }))
     }
 
     /// Reads what the workspace is at, and copies its history.
@@ -324,29 +365,19 @@ impl Inner {
     /// The look before, of this process or of another one, as far as it still holds.
     fn last_scan(&self, workspace: &Workspace, rules: &Rules) -> Result<Option<Arc<Scan>>> {
         let generation = self.generation();
-        let remembered = {
-            let scans = self.scans.lock().unwrap_or_else(PoisonError::into_inner);
-            scans
-                .get(&workspace.path)
-                .filter(|(known, _)| *known == generation)
-                .map(|(_, scan)| Arc::clone(scan))
-        };
-        let scan = match remembered {
-            Some(scan) => scan,
-            None => {
-                let Some((known, mut scan)) = cache::read(&self.cache_path(workspace)) else {
-                    return Ok(None);
-                };
-                if known != generation {
-                    let repository = self.objects.open()?;
-                    let odb =
-                        repository.odb().map_err(|failure| crate::error::git("open the vault", failure))?;
-                    scan.forget_where(|id| !odb.exists_ext(id.into(), git2::OdbLookupFlags::NO_REFRESH));
-                }
-                Arc::new(scan)
+        let mut scans = self.scans.lock().unwrap_or_else(PoisonError::into_inner);
+        if !scans.get(&workspace.path).is_some_and(|known| known.generation == generation) {
+            let Some((known, mut scan)) = cache::read(&self.cache_path(workspace)) else { return Ok(None) };
+            if known != generation {
+                let repository = self.objects.open()?;
+                let odb = repository.odb().map_err(|failure| crate::error::git("open the vault", failure))?;
+                scan.forget_where(|id| !odb.exists_ext(id.into(), git2::OdbLookupFlags::NO_REFRESH));
             }
-        };
-        Ok(Some(scan).filter(|scan| scan.checked_keys || !rules.private_keys))
+            let scan = Remembered { generation, scan: Arc::new(scan), unwritten: 0, last: None };
+            scans.insert(workspace.path.clone(), scan);
+        }
+        let known = scans.get(&workspace.path).map(|known| Arc::clone(&known.scan));
+        Ok(known.filter(|scan| scan.checked_keys || !rules.private_keys))
     }
 
     fn cache_path(&self, workspace: &Workspace) -> PathBuf {
@@ -354,26 +385,40 @@ impl Inner {
     }
 
     /// Remembers a scan whose objects are in the vault, so that a later capture may rely on it.
-    fn keep_scan(&self, workspace: &Workspace, scan: Scan) {
+    ///
+    /// It is written where the next process would have to `read` more for want of it than the writing costs.
+    fn keep_scan(&self, workspace: &Workspace, scan: Scan, read: u64, last: &SnapId) {
+        const WORTH_WRITING: u64 = 4096;
         let generation = self.generation();
         let scan = Arc::new(scan);
-        let written = self
-            .objects
-            .staged("scan")
-            .and_then(|staged| cache::write(&staged, &self.cache_path(workspace), &generation, &scan));
-        if let Err(failure) = written {
-            tracing::warn!(%failure, "the next process will have to read the workspace again");
+        let before = {
+            let mut scans = self.scans.lock().unwrap_or_else(PoisonError::into_inner);
+            scans.remove(&workspace.path).map_or(WORTH_WRITING, |known| known.unwritten)
+        };
+        let mut unwritten = before.saturating_add(read);
+        if unwritten >= WORTH_WRITING {
+            let written = self
+                .objects
+                .staged("scan")
+                .and_then(|staged| cache::write(&staged, &self.cache_path(workspace), &generation, &scan));
+            match written {
+                Ok(()) => unwritten = 0,
+                Err(failure) => {
+                    tracing::warn!(%failure, "the next process will have to read the workspace again");
+                }
+            }
         }
         failpoint::pass("cache.written");
         let mut scans = self.scans.lock().unwrap_or_else(PoisonError::into_inner);
-        scans.insert(workspace.path.clone(), (generation, scan));
+        let last = Some(last.clone());
+        scans.insert(workspace.path.clone(), Remembered { generation, scan, unwritten, last });
     }
 
     /// An id behind all that there are, also where the clock was set back.
     fn next_id(&self, now_ms: u64) -> Result<SnapId> {
         let id = SnapId::at(now_ms)?;
-        match self.refs.list(vault::SNAPSHOTS)?.last_key_value() {
-            Some((name, _)) => match name[vault::SNAPSHOTS.len()..].parse::<SnapId>() {
+        match self.refs.last(vault::SNAPSHOTS)? {
+            Some(name) => match name[vault::SNAPSHOTS.len()..].parse::<SnapId>() {
                 Ok(last) if last >= id => last.next(),
                 _ => Ok(id),
             },

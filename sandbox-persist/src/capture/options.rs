@@ -2,6 +2,7 @@ use std::time::Duration;
 
 use super::rules::CaptureRules;
 use crate::cancel::ProgressFn;
+use crate::path::WorkPath;
 use crate::receipt::Survive;
 use crate::snapshot::Label;
 
@@ -28,6 +29,9 @@ pub struct CaptureOptions {
     pub xattrs: bool,
     /// Whether the commits that the workspace is at are copied to the vault. Default yes.
     pub history: bool,
+    /// What a watcher saw change since the last capture of this workspace through this vault: all else is believed to
+    /// be as it was. Default: everything is looked at. Where nothing is known from before, it is so too.
+    pub dirty: Option<Vec<WorkPath>>,
     /// How long it may take. Default no limit.
     pub budget: Option<Duration>,
     /// How many threads read and deflate. Default as many as there are cores.
@@ -49,6 +53,7 @@ impl Default for CaptureOptions {
             mtimes: false,
             xattrs: false,
             history: true,
+            dirty: None,
             budget: None,
             threads: None,
             force: false,
@@ -138,6 +143,13 @@ impl CaptureOptions {
     #[must_use]
     pub fn with_history(mut self, copied: bool) -> Self {
         self.history = copied;
+        self
+    }
+
+    /// Looks at these paths alone, and at the directories that they are in.
+    #[must_use]
+    pub fn with_dirty(mut self, paths: impl IntoIterator<Item = WorkPath>) -> Self {
+        self.dirty = Some(paths.into_iter().collect());
         self
     }
 

@@ -56,8 +56,8 @@ struct Worker {
 type Job = (Box<[u8]>, usize);
 
 impl Store<'_> {
-    /// Reads all that is unread, and completes the entries.
-    pub(crate) fn run(&self, scan: &mut Scan) -> Result<()> {
+    /// Reads all that is unread, and completes the entries. Returns how many KiB that were, and one for each file.
+    pub(crate) fn run(&self, scan: &mut Scan) -> Result<u64> {
         let jobs: Vec<Job> = scan
             .dirs
             .iter()
@@ -68,7 +68,7 @@ impl Store<'_> {
             })
             .collect();
         if jobs.is_empty() {
-            return Ok(());
+            return Ok(0);
         }
         let next = AtomicUsize::new(0);
         let bytes = AtomicU64::new(0);
@@ -96,7 +96,7 @@ impl Store<'_> {
                 }
             }
         }
-        Ok(())
+        Ok(jobs.len() as u64 + bytes.into_inner() / 1024)
     }
 
     fn work(

@@ -2,7 +2,6 @@
 
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
-use std::ffi::CStr;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +17,7 @@ use crate::cancel::{Cancel, Phase, Progress, ProgressFn};
 use crate::git::{HeadTree, TreeEntry};
 use crate::ignore::{self, Patterns};
 use crate::oid::ObjectId;
-use crate::path;
+use crate::path::{self, WorkPath};
 use crate::side::SkipReason;
 use crate::vault::Objects;
 
@@ -47,6 +46,8 @@ struct Task {
     path: Box<[u8]>,
     ignores: Option<Arc<Ignores>>,
     is_ignored: bool,
+    /// Whether directories below that are known already are left as they are.
+    is_alone: bool,
 }
 
 #[derive(Default)]
@@ -54,6 +55,8 @@ struct Queue {
     tasks: Vec<Task>,
     /// Threads that have a task, and may bring more.
     busy: usize,
+    /// Whether a directory is gone that was to be looked at alone, so that the ones above are to be.
+    is_lost: bool,
     failure: Option<Error>,
 }
 
@@ -64,6 +67,8 @@ pub(crate) struct Walk<'a> {
     pub(crate) rules: &'a Rules,
     /// The look before, whose contents hold for files that have not changed.
     pub(crate) previous: Option<&'a Scan>,
+    /// The paths that are to be looked at, where that is known.
+    pub(crate) dirty: Option<&'a [WorkPath]>,
     /// What `HEAD` has is captured, ignored or not.
     pub(crate) head_tree: Option<&'a HeadTree>,
     pub(crate) objects: &'a Objects,
@@ -74,28 +79,104 @@ pub(crate) struct Walk<'a> {
 
 impl Walk<'_> {
     pub(crate) fn run(&self) -> Result<Scan> {
-        let queue = Mutex::new(Queue::default());
-        queue.lock().unwrap_or_else(PoisonError::into_inner).tasks.push(Task {
-            path: Box::default(),
-            ignores: None,
-            is_ignored: false,
+        if let (Some(dirty), Some(previous)) = (self.dirty, self.previous)
+            && let Some(tasks) = self.tasks_of(dirty, previous)
+            && let Some(found) = self.look_at(tasks)?
+        {
+            return Ok(self.merge(previous, found));
+        }
+        let all = Task { path: Box::default(), ignores: None, is_ignored: false, is_alone: false };
+        let found = self.look_at(vec![all])?.unwrap_or_default();
+        Ok(Scan { dirs: found.into_iter().collect(), checked_keys: self.rules.private_keys })
+    }
+
+    /// The directories to look at where these paths have changed; `None` where all of them are to be.
+    fn tasks_of(&self, dirty: &[WorkPath], previous: &Scan) -> Option<Vec<Task>> {
+        let mut dirs: BTreeMap<&[u8], bool> = BTreeMap::new();
+        previous.dirs.get(&b""[..])?;
+        for path in dirty.iter().map(WorkPath::as_bytes) {
+            let (mut dir, name) = path::split(path);
+            // A change of the patterns changes what is below.
+            let with_below = name == b".gitignore";
+            if path.is_empty() || with_below && dir.is_empty() || path.starts_with(b"/") {
+                return None;
+            }
+            while !previous.dirs.contains_key(dir) {
+                dir = path::split(dir).0;
+            }
+            *dirs.entry(dir).or_default() |= with_below;
+            if previous.dirs.contains_key(path) {
+                dirs.insert(path, true);
+            }
+        }
+        // What was not still when it was read is read again, whoever says what.
+        for (path, dir) in &previous.dirs {
+            if dir.is_unreadable || dir.entries.iter().any(|entry| entry.content != Content::Known) {
+                dirs.entry(path).or_default();
+            }
+        }
+        let tasks = dirs.into_iter().map(|(path, with_below)| Task {
+            path: path.into(),
+            ignores: self.ignores_above(path),
+            is_ignored: previous.dirs.get(path).is_some_and(|dir| dir.is_ignored),
+            is_alone: !with_below,
         });
+        Some(tasks.collect())
+    }
+
+    fn ignores_above(&self, path: &[u8]) -> Option<Arc<Ignores>> {
+        let mut ignores = None;
+        let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
+        let above = (!path.is_empty()).then_some(0).into_iter().chain(ends);
+        for end in above {
+            let task = Task { path: path[..end].into(), ignores, is_ignored: false, is_alone: true };
+            ignores = self.read_ignores(&task);
+        }
+        ignores
+    }
+
+    /// Puts what was looked at in the place of what was known of it.
+    fn merge(&self, previous: &Scan, found: Vec<(Box<[u8]>, Arc<Dir>)>) -> Scan {
+        let mut dirs = previous.dirs.clone();
+        for (at, dir) in &found {
+            let Some(before) = previous.dirs.get(at).filter(|before| !Arc::ptr_eq(before, dir)) else {
+                continue;
+            };
+            for gone in before.entries.iter().filter(|entry| entry.kind == Kind::Dir) {
+                if dir.entry(&gone.name).is_none_or(|entry| entry.kind != Kind::Dir) {
+                    let path = path::join(at, &gone.name);
+                    let below = path::join(&path, b"");
+                    dirs.retain(|known, _| **known != *path && !known.starts_with(&below));
+                }
+            }
+        }
+        dirs.extend(found);
+        Scan { dirs, checked_keys: self.rules.private_keys }
+    }
+
+    /// Looks at directories, and at what is below them; `None` where one that was to be looked at alone is gone.
+    fn look_at(&self, tasks: Vec<Task>) -> Result<Option<Vec<(Box<[u8]>, Arc<Dir>)>>> {
+        let threads =
+            if tasks.iter().all(|task| task.is_alone) { tasks.len().div_ceil(16) } else { self.threads };
+        let queue = Mutex::new(Queue { tasks, ..Queue::default() });
         let wake = Condvar::new();
         let seen = AtomicU64::new(0);
-        let found = std::thread::scope(|scope| {
-            let workers: Vec<_> =
-                (0..self.threads).map(|_| scope.spawn(|| self.work(&queue, &wake, &seen))).collect();
+        let parts = std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..threads.clamp(1, self.threads))
+                .map(|_| scope.spawn(|| self.work(&queue, &wake, &seen)))
+                .collect();
             workers.into_iter().map(|worker| worker.join()).collect::<Vec<_>>()
         });
-        let mut dirs = BTreeMap::new();
-        for part in found {
-            dirs.extend(
+        let mut found = Vec::new();
+        for part in parts {
+            found.extend(
                 part.map_err(|_| Error::new(ErrorKind::Unexpected, "a thread of the walk panicked"))?,
             );
         }
-        match queue.into_inner().unwrap_or_else(PoisonError::into_inner).failure {
+        let queue = queue.into_inner().unwrap_or_else(PoisonError::into_inner);
+        match queue.failure {
             Some(failure) => Err(failure),
-            None => Ok(Scan { dirs, checked_keys: self.rules.private_keys }),
+            None => Ok(Some(found).filter(|_| !queue.is_lost)),
         }
     }
 
@@ -134,7 +215,7 @@ impl Walk<'_> {
                         progress.tell(Progress { phase: Phase::Scanning, files, total: None, bytes: 0 });
                     }
                 }
-                Ok(None) => {}
+                Ok(None) => queue.is_lost |= task.is_alone,
                 Err(failure) => queue.failure = Some(failure),
             }
             drop(queue);
@@ -160,91 +241,71 @@ impl Walk<'_> {
             }
             Err(errno) => return Err(self.failed("open the directory", &task.path, errno)),
         };
-        let mut names: Vec<Box<[u8]>> = Vec::new();
+        let mut listed = Listed::default();
         let mut list = RawDir::new(dir.as_fd(), buffer);
         while let Some(entry) = list.next() {
             let entry = entry.map_err(|errno| self.failed("list", &task.path, errno))?;
-            let name = entry.file_name().to_bytes();
-            if name != b"." && name != b".." {
-                names.push(name.into());
+            let name = entry.file_name();
+            // One that is gone meanwhile is none.
+            if !matches!(name.to_bytes(), b"." | b"..")
+                && let Ok(raw) = rustix::fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW)
+            {
+                listed.push(name.to_bytes(), Stat::of(&raw));
             }
         }
-        names.sort_unstable();
+        listed.sort();
 
-        let has = |name: &[u8]| names.binary_search_by(|found| (**found).cmp(name)).is_ok();
-        let ignores = if has(b".gitignore") { self.read_ignores(task) } else { task.ignores.clone() };
+        let ignores = if listed.has(b".gitignore") { self.read_ignores(task) } else { task.ignores.clone() };
         let before = self.previous.and_then(|scan| scan.dirs.get(&task.path));
         let tree = OnceCell::new();
-        let mut found = Dir {
-            entries: Vec::with_capacity(names.len()),
-            is_repository: !task.path.is_empty() && has(b".git"),
-            is_ignored: task.is_ignored,
-            is_unreadable: false,
-            tree: ObjectId::ZERO,
-        };
-        for name in names {
-            let path = path::join(&task.path, &name);
-            let Ok(stat) = lstat(dir.as_fd(), &name) else { continue };
-            let is_dir = stat.file_type() == FileType::Directory;
-            if *name == *b".git" {
+        let mut found = Found::new(before);
+        let mut path = path::join(&task.path, b"");
+        let prefix = path.len();
+        for (name, stat) in listed.iter() {
+            if name == b".git" {
                 continue;
             }
+            path.truncate(prefix);
+            path.extend_from_slice(name);
+            let is_dir = stat.file_type() == FileType::Directory;
             let mut is_ignored = task.is_ignored;
             if !is_ignored {
                 is_ignored = ignores.as_ref().is_some_and(|ignores| ignores.verdict(&path, is_dir));
             }
             if is_ignored {
                 let tracked = tree.get_or_init(|| self.head_dir(objects, &task.path));
-                let tracked = tracked.iter().flatten().find(|entry| entry.name == name);
+                let tracked = tracked.iter().flatten().find(|entry| *entry.name == *name);
                 // A directory that git knows as a submodule has nothing of ours in it.
                 if tracked.is_none_or(|entry| entry.is_dir() != is_dir) {
                     continue;
                 }
             }
-            let kind = self.kind_of(&path, &name, &stat);
+            let kind = self.kind_of(&path, name, stat);
             if kind == Kind::Dir {
-                below.push(Task {
-                    path: path.clone().into_boxed_slice(),
-                    ignores: ignores.clone(),
-                    is_ignored,
-                });
+                let is_known =
+                    task.is_alone && self.previous.is_some_and(|scan| scan.dirs.contains_key(&*path));
+                if !is_known {
+                    let (path, ignores) = (path.as_slice().into(), ignores.clone());
+                    below.push(Task { path, ignores, is_ignored, is_alone: false });
+                }
             }
-            found.entries.push(self.entry(name, kind, stat, before));
+            let known = found.before_of(name);
+            match known {
+                Some(known) if self.still_holds(known, kind, stat) => found.push_same(known),
+                _ => found.push(new_entry(name, kind, *stat, known)),
+            }
         }
-        Ok(Some(match before {
-            // Nothing is new: the parts are shared with the look before.
-            Some(before) if same_but_tree(before, &found) => Arc::clone(before),
-            _ => Arc::new(found),
-        }))
+        let is_repository = !task.path.is_empty() && listed.has(b".git");
+        Ok(Some(found.into_dir(is_repository, task.is_ignored)))
     }
 
-    fn entry(&self, name: Box<[u8]>, kind: Kind, stat: Stat, before: Option<&Arc<Dir>>) -> Entry {
-        let known = before
-            .and_then(|before| before.entry(&name))
-            .filter(|entry| entry.stat == stat && entry.content == Content::Known);
-        match (kind, known) {
-            (Kind::File, Some(known))
-                if matches!(known.kind, Kind::File) || self.is_still_secret(known.kind) =>
-            {
-                known.clone()
-            }
-            (Kind::Symlink, Some(known)) if known.kind == Kind::Symlink => known.clone(),
-            (Kind::Dir, _) => {
-                let id = before
-                    .and_then(|before| before.entry(&name))
-                    .filter(|entry| entry.kind == Kind::Dir)
-                    .map_or(ObjectId::ZERO, |entry| entry.id);
-                Entry { name, kind, content: Content::Known, is_pointer: false, stat, id }
-            }
-            (Kind::Skipped(_), _) => {
-                Entry { name, kind, content: Content::Known, is_pointer: false, stat, id: ObjectId::ZERO }
-            }
-            _ => Entry { name, kind, content: Content::Unread, is_pointer: false, stat, id: ObjectId::ZERO },
-        }
-    }
-
-    fn is_still_secret(&self, kind: Kind) -> bool {
-        self.rules.private_keys && kind == Kind::Skipped(SkipReason::PrivateKey)
+    /// Tells whether what is known of an entry is what would be found by reading it.
+    fn still_holds(&self, known: &Entry, kind: Kind, stat: &Stat) -> bool {
+        let is_same_kind = known.kind == kind
+            || (kind == Kind::File
+                && self.rules.private_keys
+                && known.kind == Kind::Skipped(SkipReason::PrivateKey));
+        known.stat == *stat && known.content == Content::Known && is_same_kind
     }
 
     fn kind_of(&self, path: &[u8], name: &[u8], stat: &Stat) -> Kind {
@@ -286,7 +347,7 @@ impl Walk<'_> {
     }
 
     fn failed(&self, what: &str, path: &[u8], errno: Errno) -> Error {
-        crate::error::io(what, crate::WorkPath::new(path).as_path(), errno)
+        crate::error::io(what, WorkPath::new(path).as_path(), errno)
     }
 }
 
@@ -294,18 +355,102 @@ fn is_too_deep(path: &[u8]) -> bool {
     path.len() > 32 << 10 || path.iter().filter(|byte| **byte == b'/').count() >= 1000
 }
 
-/// The trees of directories are made later, from what is found now.
-fn same_but_tree(before: &Dir, found: &Dir) -> bool {
-    before.is_repository == found.is_repository
-        && before.is_ignored == found.is_ignored
-        && !before.is_unreadable
-        && before.entries == found.entries
+/// An entry that is not the one of before. What is below a directory is not read here.
+fn new_entry(name: &[u8], kind: Kind, stat: Stat, before: Option<&Entry>) -> Entry {
+    let (content, id) = match kind {
+        Kind::File | Kind::Symlink => (Content::Unread, ObjectId::ZERO),
+        Kind::Dir => {
+            let before = before.filter(|before| before.kind == Kind::Dir);
+            (Content::Known, before.map_or(ObjectId::ZERO, |before| before.id))
+        }
+        Kind::Skipped(_) => (Content::Known, ObjectId::ZERO),
+    };
+    Entry { name: name.into(), kind, content, is_pointer: false, stat, id }
 }
 
-fn lstat(dir: BorrowedFd<'_>, name: &[u8]) -> Result<Stat, Errno> {
-    let mut space = [0u8; 256];
-    let Some(space) = space.get_mut(..=name.len()) else { return Err(Errno::NAMETOOLONG) };
-    space[..name.len()].copy_from_slice(name);
-    let name = CStr::from_bytes_with_nul(space).map_err(|_| Errno::INVAL)?;
-    rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW).map(|raw| Stat::of(&raw))
+/// The names in a directory, in one piece of memory.
+#[derive(Default)]
+struct Listed {
+    text: Vec<u8>,
+    /// Where each name begins and ends.
+    entries: Vec<(usize, usize, Stat)>,
+}
+
+impl Listed {
+    fn push(&mut self, name: &[u8], stat: Stat) {
+        let begins = self.text.len();
+        self.text.extend_from_slice(name);
+        self.entries.push((begins, self.text.len(), stat));
+    }
+
+    fn sort(&mut self) {
+        let text = &self.text;
+        self.entries.sort_unstable_by(|a, b| text[a.0..a.1].cmp(&text[b.0..b.1]));
+    }
+
+    fn has(&self, name: &[u8]) -> bool {
+        self.entries.binary_search_by(|(begins, ends, _)| self.text[*begins..*ends].cmp(name)).is_ok()
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (&[u8], &Stat)> {
+        self.entries.iter().map(|(begins, ends, stat)| (&self.text[*begins..*ends], stat))
+    }
+}
+
+/// A directory that is compared with what it was, and is made only where it differs: in most nothing does.
+struct Found<'a> {
+    before: Option<&'a Arc<Dir>>,
+    /// How far in the entries of before the names have come.
+    at: usize,
+    /// How many of them were found again, as long as there was nothing else.
+    same: usize,
+    entries: Option<Vec<Entry>>,
+}
+
+impl<'a> Found<'a> {
+    fn new(before: Option<&'a Arc<Dir>>) -> Self {
+        Self { before, at: 0, same: 0, entries: None }
+    }
+
+    /// What was known of a name; names must come in their order.
+    fn before_of(&mut self, name: &[u8]) -> Option<&'a Entry> {
+        let before = self.before?;
+        while let Some(entry) = before.entries.get(self.at) {
+            match (*entry.name).cmp(name) {
+                std::cmp::Ordering::Less => self.at += 1,
+                std::cmp::Ordering::Equal => return Some(entry),
+                std::cmp::Ordering::Greater => return None,
+            }
+        }
+        None
+    }
+
+    fn push_same(&mut self, entry: &Entry) {
+        match &mut self.entries {
+            Some(entries) => entries.push(entry.clone()),
+            // None was passed over.
+            None if self.at == self.same => self.same += 1,
+            None => self.push(entry.clone()),
+        }
+    }
+
+    fn push(&mut self, entry: Entry) {
+        let same = self.same;
+        let before = self.before.map_or(&[][..], |before| &before.entries);
+        self.entries.get_or_insert_with(|| before[..same].to_vec()).push(entry);
+    }
+
+    fn into_dir(self, is_repository: bool, is_ignored: bool) -> Arc<Dir> {
+        if let Some(before) = self.before
+            && self.entries.is_none()
+            && self.same == before.entries.len()
+            && (before.is_repository, before.is_ignored, before.is_unreadable)
+                == (is_repository, is_ignored, false)
+        {
+            return Arc::clone(before);
+        }
+        let before = self.before.map_or(&[][..], |before| &before.entries);
+        let entries = self.entries.unwrap_or_else(|| before[..self.same].to_vec());
+        Arc::new(Dir { entries, is_repository, is_ignored, is_unreadable: false, tree: ObjectId::ZERO })
+    }
 }

@@ -27,7 +27,7 @@ pub(crate) use store::{Store, copy_all};
 pub(crate) use unpack::{Limits as PackLimits, unpack};
 
 use crate::cancel::{Cancel, run_blocking};
-use crate::capture::Scan;
+use crate::capture::Remembered;
 use crate::snapshot::{SnapId, Snapshot};
 use crate::{beneath, durable, error};
 
@@ -118,8 +118,8 @@ pub(crate) struct Inner {
     pub(crate) objects: Objects,
     pub(crate) refs: Refs,
     pub(crate) records: Records,
-    /// The last look at each workspace, with the generation of the vault that it was made in.
-    pub(crate) scans: Mutex<HashMap<PathBuf, (String, Arc<Scan>)>>,
+    /// The last look at each workspace.
+    pub(crate) scans: Mutex<HashMap<PathBuf, Remembered>>,
 }
 
 impl Vault {

@@ -46,24 +46,36 @@ impl Refs {
     pub(crate) fn list(&self, prefix: &str) -> Result<BTreeMap<String, ObjectId>> {
         let mut found = self.packed()?;
         found.retain(|name, _| name.starts_with(prefix));
-        let dir = self.git_dir.join(prefix);
-        let entries = match fs::read_dir(&dir) {
-            Ok(entries) => entries,
-            Err(failure) if failure.kind() == std::io::ErrorKind::NotFound => return Ok(found),
-            Err(failure) => return Err(error::io("list", &dir, failure)),
-        };
-        for entry in entries {
-            let entry = entry.map_err(|failure| error::io("list", &dir, failure))?;
-            let Ok(leaf) = entry.file_name().into_string() else { continue };
-            if leaf.ends_with(".lock") || entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                continue;
-            }
-            let name = format!("{prefix}{leaf}");
+        for name in self.loose(prefix)? {
             if let Some(id) = self.read(&name)? {
                 found.insert(name, id);
             }
         }
         Ok(found)
+    }
+
+    /// Returns the last of the names that begin with `prefix`, without reading what they point to.
+    pub(crate) fn last(&self, prefix: &str) -> Result<Option<String>> {
+        let packed = self.packed()?.into_keys().filter(|name| name.starts_with(prefix));
+        Ok(packed.chain(self.loose(prefix)?).max())
+    }
+
+    fn loose(&self, prefix: &str) -> Result<Vec<String>> {
+        let dir = self.git_dir.join(prefix);
+        let entries = match fs::read_dir(&dir) {
+            Ok(entries) => entries,
+            Err(failure) if failure.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(failure) => return Err(error::io("list", &dir, failure)),
+        };
+        let mut names = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(|failure| error::io("list", &dir, failure))?;
+            let Ok(leaf) = entry.file_name().into_string() else { continue };
+            if !leaf.ends_with(".lock") && !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                names.push(format!("{prefix}{leaf}"));
+            }
+        }
+        Ok(names)
     }
 
     /// Points a ref to `new` where it is at `old`; `None` stands for a ref that does not exist.
