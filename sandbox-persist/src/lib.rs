@@ -35,7 +35,7 @@ pub use failpoint::FAILPOINTS;
 pub use oid::ObjectId;
 pub use path::WorkPath;
 pub use receipt::{Missing, Promise, Receipt, Survive};
-pub use restore::{OnDirty, RestoreOptions, Restored, Unfinished};
+pub use restore::{OnDirty, RestoreOptions, Restored, RestoredBranch, Unfinished};
 pub use session::Session;
 pub use side::{Metadata, Nested, SideManifest, SkipReason, Skipped};
 pub use snapshot::{Label, RemoteCopy, RunOutcome, SnapId, Snapshot, Source, Status};

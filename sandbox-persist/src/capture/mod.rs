@@ -366,7 +366,7 @@ impl Inner {
     fn last_scan(&self, workspace: &Workspace, rules: &Rules) -> Result<Option<Arc<Scan>>> {
         let generation = self.generation();
         let mut scans = self.scans.lock().unwrap_or_else(PoisonError::into_inner);
-        if !scans.get(&workspace.path).is_some_and(|known| known.generation == generation) {
+        if scans.get(&workspace.path).is_none_or(|known| known.generation != generation) {
             let Some((known, mut scan)) = cache::read(&self.cache_path(workspace)) else { return Ok(None) };
             if known != generation {
                 let repository = self.objects.open()?;

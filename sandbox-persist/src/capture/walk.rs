@@ -50,6 +50,9 @@ struct Task {
     is_alone: bool,
 }
 
+/// Directories by their paths.
+type LookedAt = Vec<(Box<[u8]>, Arc<Dir>)>;
+
 #[derive(Default)]
 struct Queue {
     tasks: Vec<Task>,
@@ -136,7 +139,7 @@ impl Walk<'_> {
     }
 
     /// Puts what was looked at in the place of what was known of it.
-    fn merge(&self, previous: &Scan, found: Vec<(Box<[u8]>, Arc<Dir>)>) -> Scan {
+    fn merge(&self, previous: &Scan, found: LookedAt) -> Scan {
         let mut dirs = previous.dirs.clone();
         for (at, dir) in &found {
             let Some(before) = previous.dirs.get(at).filter(|before| !Arc::ptr_eq(before, dir)) else {
@@ -155,7 +158,7 @@ impl Walk<'_> {
     }
 
     /// Looks at directories, and at what is below them; `None` where one that was to be looked at alone is gone.
-    fn look_at(&self, tasks: Vec<Task>) -> Result<Option<Vec<(Box<[u8]>, Arc<Dir>)>>> {
+    fn look_at(&self, tasks: Vec<Task>) -> Result<Option<LookedAt>> {
         let threads =
             if tasks.iter().all(|task| task.is_alone) { tasks.len().div_ceil(16) } else { self.threads };
         let queue = Mutex::new(Queue { tasks, ..Queue::default() });
@@ -180,7 +183,7 @@ impl Walk<'_> {
         }
     }
 
-    fn work(&self, queue: &Mutex<Queue>, wake: &Condvar, seen: &AtomicU64) -> Vec<(Box<[u8]>, Arc<Dir>)> {
+    fn work(&self, queue: &Mutex<Queue>, wake: &Condvar, seen: &AtomicU64) -> LookedAt {
         let lock = || queue.lock().unwrap_or_else(PoisonError::into_inner);
         let objects = OnceCell::new();
         let mut buffer = vec![MaybeUninit::uninit(); 1 << 15];

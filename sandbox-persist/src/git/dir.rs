@@ -110,21 +110,45 @@ impl GitDir {
             return Err("its HEAD names no branch".to_owned());
         }
         let branch = name.strip_prefix("refs/heads/").unwrap_or(name).to_owned();
-        let commit = match read_text(self.common(), name, SMALL)? {
+        Ok(Head { branch: Some(branch), commit: self.resolve(name)? })
+    }
+
+    /// Reads where a ref is; `None` for one that is not there.
+    ///
+    /// # Errors
+    /// Why it cannot be told, for people.
+    pub(crate) fn resolve(&self, name: &str) -> Result<Option<ObjectId>, String> {
+        match read_text(self.common(), name, SMALL)? {
             // Git writes a whole line; nothing at all is what a power cut leaves.
-            Some(text) if text.trim().is_empty() => return Err(format!("its ref {name} is empty")),
-            Some(text) => Some(parse(text.trim_end())?),
+            Some(text) if text.trim().is_empty() => Err(format!("its ref {name} is empty")),
+            Some(text) => parse(text.trim_end()).map(Some),
             None => match read_text(self.common(), "packed-refs", MAX_PACKED_REFS)? {
                 Some(text) => text
                     .lines()
                     .filter_map(|line| line.split_once(' '))
                     .find(|(_, known)| *known == name)
                     .map(|(id, _)| parse(id))
-                    .transpose()?,
-                None => None,
+                    .transpose(),
+                None => Ok(None),
             },
-        };
-        Ok(Head { branch: Some(branch), commit })
+        }
+    }
+
+    /// Tells whether it holds objects of SHA-1 in packs and refs in files, as what is added to it is.
+    ///
+    /// # Errors
+    /// Why not, for people.
+    pub(crate) fn takes_files(&self) -> Result<(), String> {
+        let config = read_text(self.common(), "config", 1 << 20)?.unwrap_or_default().to_ascii_lowercase();
+        for line in config.lines().map(|line| line.split_whitespace().collect::<String>()) {
+            if line.starts_with("objectformat=") && !line.ends_with("=sha1") {
+                return Err("its ids are SHA-256, which the vault does not hold".to_owned());
+            }
+            if line.starts_with("refstorage=") && !line.ends_with("=files") {
+                return Err("its refs are in a reftable, which is not written".to_owned());
+            }
+        }
+        Ok(())
     }
 
     /// Tells whether commits are left out at some depth.
@@ -138,8 +162,14 @@ fn read_text(dir: BorrowedFd<'_>, name: &str, limit: u64) -> Result<Option<Strin
     match beneath::read_small(dir, name.as_bytes(), limit) {
         Ok(text) => String::from_utf8(text).map(Some).map_err(|_| format!("its {name} is no text")),
         Err(failure) if failure.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        // A part of the name is a ref itself, or there are refs below it.
+        Err(failure) if name.starts_with("refs/") && is_name_clash(&failure) => Ok(None),
         Err(failure) => Err(format!("its {name} cannot be read: {failure}")),
     }
+}
+
+fn is_name_clash(failure: &std::io::Error) -> bool {
+    matches!(Errno::from_io_error(failure), Some(Errno::NOTDIR | Errno::INVAL))
 }
 
 fn parse(id: &str) -> Result<ObjectId, String> {

@@ -6,7 +6,7 @@ mod head_tree;
 mod history;
 mod object;
 
-pub(crate) use dir::{GitDir, Head};
+pub(crate) use dir::{GitDir, Head, is_ref_name};
 pub(crate) use head_tree::HeadTree;
 pub(crate) use history::{History, copy};
-pub(crate) use object::{TreeEntry, references};
+pub(crate) use object::{ForeignStore, TreeEntry, references};

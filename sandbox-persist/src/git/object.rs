@@ -23,7 +23,7 @@ pub(super) type Read1 = Option<(ObjectKind, Vec<u8>)>;
 
 /// Loose objects are read where they are, packs are copied first: a file that becomes shorter while libgit2 has it
 /// mapped would end the process.
-pub(super) struct ForeignStore<'a> {
+pub(crate) struct ForeignStore<'a> {
     common: BorrowedFd<'a>,
     packs: Option<Vec<Pack>>,
     quarantine: PathBuf,
@@ -37,8 +37,19 @@ struct Pack {
 }
 
 impl<'a> ForeignStore<'a> {
-    pub(super) fn new(common: BorrowedFd<'a>, objects: &Objects) -> Result<Self> {
+    pub(crate) fn new(common: BorrowedFd<'a>, objects: &Objects) -> Result<Self> {
         Ok(Self { common, packs: None, quarantine: objects.staged("quarantine")?, odb: None })
+    }
+
+    /// Tells whether an object seems to be there; what it is is not read.
+    pub(crate) fn has(&mut self, id: ObjectId) -> bool {
+        let hex = id.to_string();
+        let path = format!("objects/{}/{}", &hex[..2], &hex[2..]);
+        if beneath::open_file(self.common, path.as_bytes()).is_ok() {
+            return true;
+        }
+        let packs = self.packs.get_or_insert_with(|| list_packs(self.common));
+        packs.iter().any(|pack| index_has(&pack.index, id))
     }
 
     /// Reads an object; `None` where it is not there, is damaged, or is too big.
@@ -55,10 +66,8 @@ impl<'a> ForeignStore<'a> {
     }
 
     fn read_packed(&mut self, id: ObjectId, cancel: &Cancel) -> Result<Read1> {
-        if self.packs.is_none() {
-            self.packs = Some(list_packs(self.common));
-        }
-        let Some(pack) = self.packs.iter_mut().flatten().find(|pack| index_has(&pack.index, id)) else {
+        let packs = self.packs.get_or_insert_with(|| list_packs(self.common));
+        let Some(pack) = packs.iter_mut().find(|pack| index_has(&pack.index, id)) else {
             return Ok(None);
         };
         let dir = self.quarantine.join("pack");

@@ -1,7 +1,9 @@
 mod apply;
+mod branch;
 mod journal;
 mod metadata;
 mod options;
+mod patch;
 mod plan;
 mod verify;
 
@@ -13,6 +15,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use sandhold_core::{Error, ErrorKind, Result};
 
+pub use branch::RestoredBranch;
 pub use journal::Unfinished;
 pub use options::{OnDirty, RestoreOptions, Restored};
 
