@@ -21,6 +21,12 @@ pub const FAILPOINTS: &[&str] = &[
     "bundle.written",
     "bundle.published",
     "import.checked",
+    "prune.unlinked",
+    "prune.done",
+    "gc.packed",
+    "gc.renewed",
+    "gc.deleted",
+    "gc.done",
 ];
 
 /// Ends the process where `SANDHOLD_FAILPOINT` is this name, or `name:N` at the Nth passing.

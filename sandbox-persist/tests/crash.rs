@@ -13,10 +13,13 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use sandhold_persist::{
-    BundleOptions, CaptureOptions, FAILPOINTS, ImportOptions, OnDirty, RepoKey, RestoreOptions, Vault,
-    VaultConfig,
+    BundleOptions, CaptureOptions, FAILPOINTS, GcOptions, ImportOptions, OnDirty, RepoKey, RestoreOptions,
+    Retention, Vault, VaultConfig,
 };
 use support::{fsck, git, open, tree, write};
+
+/// How many snapshots are kept.
+const KEPT: usize = 4;
 
 /// The workspace after so many steps, as a pure function.
 fn files(step: u32) -> BTreeMap<String, String> {
@@ -63,7 +66,7 @@ async fn open_copy(dir: &Path) -> Vault {
     Vault::open(VaultConfig::new(dir.join("vaults"), key)).await.unwrap()
 }
 
-/// Captures, restores and copies until it is killed; each line of `acks` is a snapshot that it was told is safe, and of
+/// Captures, restores, copies, prunes and collects until it is killed; each line of `acks` is a snapshot that it was told is safe, and of
 /// `copied` one that is in the other vault.
 #[tokio::test]
 #[ignore = "is what the other tests kill, in a process of its own"]
@@ -98,8 +101,13 @@ async fn victim() {
             copied.sync_all().unwrap();
             fs::remove_file(bundle).unwrap();
         }
+        if step % 3 == 1 {
+            vault.prune(Retention::new().with_max_count(KEPT)).await.unwrap();
+            let all = GcOptions::new().with_min_age(Duration::ZERO).with_max_packs(4);
+            vault.gc(all).await.unwrap();
+        }
         if step % 2 == 1
-            && let Some(id) = ids.get(ids.len() / 2)
+            && let Some(id) = ids.last()
         {
             let options = RestoreOptions::new().with_on_dirty(OnDirty::Capture);
             vault.restore(id, &out, options).await.unwrap();
@@ -142,8 +150,15 @@ async fn check(dir: &Path, when: &str) {
 async fn check_acks(dir: &Path, name: &str, vault: &Vault, when: &str) {
     assert_eq!(fs::read_dir(vault.git_dir().with_file_name("staging")).unwrap().count(), 0, "{when}");
     let acks = fs::read_to_string(dir.join(name)).unwrap_or_default();
+    let mut present = vault.snapshots().await.unwrap();
+    present.retain(|snapshot| vault.git_dir().join(snapshot.id.ref_name()).exists());
     for ack in acks.lines() {
         let (id, step) = ack.split_once(' ').unwrap();
+        // What was pruned had so many after it, and they stay until others take their place.
+        let later = present.iter().filter(|snapshot| snapshot.id.as_str() > id).count();
+        if later >= KEPT && !present.iter().any(|snapshot| snapshot.id.as_str() == id) {
+            continue;
+        }
         let target = tempfile::tempdir_in(dir).unwrap();
         let restored = vault.restore(&id.parse().unwrap(), target.path(), RestoreOptions::new()).await;
         restored.unwrap_or_else(|failure| panic!("{when}: {id} of {name} is lost: {failure}"));

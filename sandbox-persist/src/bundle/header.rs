@@ -5,6 +5,7 @@ use std::io::BufRead;
 
 use sandhold_core::{Error, ErrorKind, Result};
 
+use crate::git::is_ref_name;
 use crate::oid::ObjectId;
 
 /// A header above this is refused.
@@ -88,7 +89,7 @@ impl BundleHeader {
                         line.split_at_checked(40).ok_or_else(|| bad("has a line without a ref"))?;
                     let name = name.strip_prefix(b" ").ok_or_else(|| bad("has a line without a ref"))?;
                     let name = std::str::from_utf8(name).map_err(|_| bad("has a ref that is not UTF-8"))?;
-                    if !is_ref_name(name) {
+                    if name != "HEAD" && !is_ref_name(name) {
                         return Err(bad(&format!("has the ref {name:?}, which is no name of one")));
                     }
                     if !names.insert(name.to_owned()) {
@@ -127,21 +128,6 @@ fn parse_id(text: &[u8]) -> Result<ObjectId> {
         .filter(|text| !text.bytes().any(|byte| byte.is_ascii_uppercase()))
         .and_then(|text| text.parse().ok())
         .ok_or_else(|| bad("has a line without an object id"))
-}
-
-/// The rules of `git check-ref-format`, for `HEAD` and names below `refs/`.
-fn is_ref_name(name: &str) -> bool {
-    let forbidden = |letter: char| letter.is_ascii_control() || " ~^:?*[\\".contains(letter);
-    name == "HEAD"
-        || name.starts_with("refs/")
-            && name.len() <= 1024
-            && !name.contains(forbidden)
-            && !name.contains("..")
-            && !name.contains("@{")
-            && !name.ends_with('.')
-            && name
-                .split('/')
-                .all(|part| !part.is_empty() && !part.starts_with('.') && !part.ends_with(".lock"))
 }
 
 fn bad(how: &str) -> Error {
@@ -188,7 +174,7 @@ mod tests {
             (format!("# v3 git bundle\n@object-format=sha256\n{ID} HEAD\n\n"), "object-format=sha256"),
             (format!("# v3 git bundle\n@filter=blob:none\n{ID} HEAD\n\n"), "filter"),
             (format!("# v2 git bundle\n{ID} HEAD\n{ID} HEAD\n\n"), "twice"),
-            (format!("# v2 git bundle\n{ID} HEAD\n-{ID} late\n\n"), "object id"),
+            (format!("# v2 git bundle\n{ID} HEAD\n-{ID} late\n\n"), "without a ref"),
             (format!("# v2 git bundle\n{ID} ../../x\n\n"), "no name"),
             (format!("# v2 git bundle\n{ID} refs/heads/../x\n\n"), "no name"),
             (format!("# v2 git bundle\n{ID} refs/heads/x.lock\n\n"), "no name"),

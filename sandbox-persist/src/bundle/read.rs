@@ -100,14 +100,15 @@ impl Inner {
         }
         let _held = self.hold(cancel)?;
         let (here, provenance) = self.known(&id, commit, options)?;
-        if here == Some(commit) {
-            let snapshot = self.find(id.as_str())?;
-            return Ok(Imported { snapshot, provenance, objects: 0, was_here: true });
+        let base = self.objects.store()?;
+        let was_here = here == Some(commit);
+        // Where something of it was lost, the bundle brings it back.
+        if was_here && Closure::default().holes(&base, commit, cancel)? == 0 {
+            return Ok(Imported { snapshot: self.find(id.as_str())?, provenance, objects: 0, was_here });
         }
 
         let quarantine = Quarantine::new(self)?;
         let mut writer = self.objects.pack()?;
-        let base = self.objects.store()?;
         let limits = PackLimits {
             objects: options.limits.objects,
             object: options.limits.object,
@@ -161,7 +162,7 @@ impl Inner {
             None => snapshot,
         };
         self.records.write(&self.objects, &snapshot)?;
-        Ok(Imported { snapshot, provenance, objects, was_here: false })
+        Ok(Imported { snapshot, provenance, objects, was_here })
     }
 
     /// What the vault has of the snapshot, and whether the commit is the one that is known of it.

@@ -17,6 +17,7 @@ use sandhold_core::{Error, ErrorKind, Result};
 
 pub use branch::RestoredBranch;
 pub use journal::Unfinished;
+pub(crate) use journal::list as unfinished;
 pub use options::{OnDirty, RestoreOptions, Restored};
 
 use crate::cancel::{Cancel, run_blocking};
@@ -187,7 +188,7 @@ impl Inner {
         options: &RestoreOptions,
         cancel: &Cancel,
     ) -> Result<Option<SnapId>> {
-        let known = self.records.list(&self.objects, &self.refs)?;
+        let known = self.held_snapshots()?;
         let tree = present.root_tree();
         if known.iter().any(|snapshot| snapshot.tree == tree) {
             return Ok(None);

@@ -91,6 +91,16 @@ impl Closure {
         Ok(found)
     }
 
+    /// As [`Closure::walk`], and counts what is missing.
+    pub(crate) fn holes(&mut self, store: &Store, tip: ObjectId, cancel: &Cancel) -> Result<u64> {
+        let mut count = 0;
+        self.walk(store, tip, cancel, |_| {
+            count += 1;
+            Ok(())
+        })?;
+        Ok(count)
+    }
+
     /// As [`Closure::walk`], and fails at the first hole.
     ///
     /// # Errors

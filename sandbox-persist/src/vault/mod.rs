@@ -23,7 +23,7 @@ pub(crate) use objects::{Objects, commit, tree};
 pub(crate) use pack::{Deflater, Kind as ObjectKind, PackWriter, install};
 pub(crate) use records::{Records, from_commit, message};
 pub(crate) use refs::{Refs, SNAPSHOTS};
-pub(crate) use store::{Store, copy_all};
+pub(crate) use store::{Store, StoredPack, copy_all, list};
 pub(crate) use unpack::{Limits as PackLimits, unpack};
 
 use crate::cancel::{Cancel, run_blocking};
@@ -184,7 +184,7 @@ impl Vault {
     /// Returns the bare repository, for reading with git. Nothing but this library may write to it.
     #[must_use]
     pub fn git_dir(&self) -> PathBuf {
-        self.0.root.join("vault.git")
+        self.0.git_dir()
     }
 
     /// Lists the snapshots of the vault, oldest first.
@@ -229,6 +229,10 @@ impl Inner {
         }
     }
 
+    pub(crate) fn git_dir(&self) -> PathBuf {
+        self.root.join("vault.git")
+    }
+
     pub(crate) fn root(&self) -> &Path {
         &self.root
     }
@@ -260,7 +264,6 @@ impl Inner {
     }
 
     /// Must be called, under the exclusive lock of the vault, before any object is deleted.
-    #[expect(dead_code, reason = "the collection of objects that nothing refers to comes next")]
     pub(crate) fn renew_generation(&self) -> Result<()> {
         self.scans.lock().unwrap_or_else(PoisonError::into_inner).clear();
         let staged = self.objects.staged("generation")?;
@@ -274,15 +277,10 @@ impl Inner {
     }
 
     /// Removes what was begun and never published. The exclusive lock tells that nobody is at it.
-    fn sweep(&self) -> Result<()> {
+    pub(crate) fn sweep(&self) -> Result<()> {
         let staging = self.root.join("staging");
         remove_where(&staging, |_| true)?;
-        remove_where(&self.root.join("vault.git").join(SNAPSHOTS), |name| name.ends_with(".lock"))?;
-        // A pack got its name before its index did: nobody has read it.
-        let packs = self.objects.packs();
-        remove_where(&packs, |name| {
-            name.strip_suffix(".pack").is_some_and(|stem| !packs.join(format!("{stem}.idx")).exists())
-        })
+        remove_where(&self.root.join("vault.git").join(SNAPSHOTS), |name| name.ends_with(".lock"))
     }
 }
 

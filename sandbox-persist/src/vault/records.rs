@@ -47,7 +47,6 @@ impl Records {
     }
 
     /// Removes a manifest; its ref must be gone before.
-    #[expect(dead_code, reason = "retention removes snapshots, and comes next")]
     pub(crate) fn remove(&self, id: &SnapId) -> Result<()> {
         let path = self.path(id);
         match fs::remove_file(&path) {

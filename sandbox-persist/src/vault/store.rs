@@ -283,8 +283,19 @@ impl StoredPack {
         }
     }
 
+    /// Tells whether an object is stored whole, and not as a delta.
+    pub(crate) fn is_whole(&self, entry: &IndexEntry) -> Result<bool> {
+        Ok(self.header(entry)?.kind.is_some())
+    }
+
+    /// Compares the stored bytes with their sum, and the content with its id.
+    pub(crate) fn check_whole(&self, entry: &IndexEntry) -> Result<()> {
+        self.copy(entry, 0, |_| Ok(()))?;
+        self.check(entry)
+    }
+
     /// Inflates an object and compares its content with its id.
-    pub(crate) fn check(&self, entry: &IndexEntry) -> Result<()> {
+    fn check(&self, entry: &IndexEntry) -> Result<()> {
         let header = self.header(entry)?;
         let kind = header.kind.ok_or_else(|| damaged(entry.id, "is a delta"))?;
         let mut hash = ObjectId::hasher(kind.name(), header.size);
