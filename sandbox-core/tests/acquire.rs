@@ -11,8 +11,8 @@ use sandhold_core::{
     AcquireOptions, AcquireOutcome, Attempt, CreateOptions, DestroyOutcome, Error, ErrorKind, Exclusion,
     ExecOptions, FindQuery, Generation, How, Key, Lease, Memory, MemoryRegistry, OnSetupFailure,
     OnSpecConflict, Outcome, Owner, Phase, ProcessSpec, Record, RecordFilter, Registry, RegistryScope,
-    ReplaceWhenGone, Result, ResultStream, SandboxHandleExt as _, SandboxId, SandboxProvider as _,
-    SandboxProviderExt as _, SandboxSpec, Sandboxes, SetupState, StopOutcome, Tags,
+    ReplaceWhenGone, Result, ResultStream, SandboxHandle as _, SandboxHandleExt as _, SandboxId,
+    SandboxProvider as _, SandboxProviderExt as _, SandboxSpec, Sandboxes, SetupState, StopOutcome, Tags,
 };
 use tokio::sync::Semaphore;
 
@@ -672,17 +672,36 @@ async fn a_provider_without_a_listing_bound_needs_consent_where_no_registry_is_s
     assert_eq!(provider.counts().created, 1);
 }
 
-/// A registry of a host that falls asleep right before it writes that its sandbox is ready.
+/// A registry of a host that falls asleep at one point.
 #[derive(Debug)]
 struct Asleep {
+    at: Nap,
     registry: MemoryRegistry,
     fell: Semaphore,
     wake: Semaphore,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Nap {
+    /// Right before it writes that its sandbox is ready.
+    Ready,
+    /// Right after it renewed its lease.
+    Renewed,
+}
+
 impl Asleep {
+    fn new(registry: &MemoryRegistry) -> Self {
+        let at = Nap::Ready;
+        Self { at, registry: registry.clone(), fell: Semaphore::new(0), wake: Semaphore::new(0) }
+    }
+
     fn over(registry: &MemoryRegistry) -> Arc<Self> {
-        Arc::new(Self { registry: registry.clone(), fell: Semaphore::new(0), wake: Semaphore::new(0) })
+        Arc::new(Self::new(registry))
+    }
+
+    async fn nap(&self) {
+        self.fell.add_permits(1);
+        self.wake.acquire().await.unwrap().forget();
     }
 }
 
@@ -697,9 +716,8 @@ impl Registry for Asleep {
     }
 
     async fn store(&self, record: Record, lease: &Lease) -> Result<Record> {
-        if record.phase == Phase::Ready {
-            self.fell.add_permits(1);
-            self.wake.acquire().await.unwrap().forget();
+        if record.phase == Phase::Ready && self.at == Nap::Ready {
+            self.nap().await;
         }
         self.registry.store(record, lease).await
     }
@@ -713,7 +731,11 @@ impl Registry for Asleep {
     }
 
     async fn renew(&self, owner: &Owner, key: &Key, lease: &mut Lease, ttl: Duration) -> Result<()> {
-        self.registry.renew(owner, key, lease, ttl).await
+        self.registry.renew(owner, key, lease, ttl).await?;
+        if self.at == Nap::Renewed {
+            self.nap().await;
+        }
+        Ok(())
     }
 
     async fn list(&self, filter: RecordFilter) -> Result<ResultStream<Record>> {
@@ -804,6 +826,43 @@ async fn an_open_create_of_another_spec_is_given_up_and_its_late_sandbox_is_dest
         provider.alive().iter().map(|info| &info.id).collect::<Vec<_>>(),
         [acquired.sandbox.provider_id().unwrap()]
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_open_create_whose_sandbox_has_ended_meanwhile_leads_to_a_new_one() {
+    let provider = FakeProvider::with_options(FakeOptions::default().with_idempotent_create());
+    let registry = MemoryRegistry::new();
+    provider.script(Verb::Create, Fault::reset_after());
+    provider.script_honest(Verb::Find, 1);
+    provider.script_always(Verb::Find, Fault::refused());
+    let short = options().with_deadline(Duration::from_secs(1));
+    host_with(&provider, &registry).acquire("k", short).await.unwrap_err();
+    provider.script_clear(Verb::Find);
+    let ended = provider.alive()[0].id.clone();
+    provider.vanish(&ended);
+    let acquired = host_with(&provider, &registry).acquire("k", options()).await.unwrap();
+    assert_eq!((acquired.outcome, &acquired.facts.how), (AcquireOutcome::Created, &How::Fresh));
+    assert_ne!(acquired.sandbox.id(), &ended);
+    assert_eq!((provider.counts().created, provider.alive().len()), (2, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_creator_that_slept_past_its_lease_sends_nothing() {
+    let provider = FakeProvider::new();
+    let registry = MemoryRegistry::new();
+    let asleep = Arc::new(Asleep { at: Nap::Renewed, ..Asleep::new(&registry) });
+    let late = tokio::spawn({
+        let sandboxes = host(&provider).with_registry(asleep.clone());
+        async move { sandboxes.acquire("k", options()).await }
+    });
+    asleep.fell.acquire().await.unwrap().forget();
+    // Whoever comes next waits until the lease has ended, proves that nothing was made, and makes one of its own.
+    let patient = options().with_deadline(Duration::from_secs(900));
+    let next = host_with(&provider, &registry).acquire("k", patient).await.unwrap();
+    asleep.wake.add_permits(1);
+    assert_eq!(late.await.unwrap().unwrap_err().kind(), ErrorKind::Stale);
+    assert_eq!((provider.counts().of(Verb::Create), provider.alive().len()), (1, 1));
+    assert_eq!(provider.alive()[0].id, *next.sandbox.id());
 }
 
 #[tokio::test]

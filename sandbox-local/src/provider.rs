@@ -337,6 +337,10 @@ impl Inner {
             return Ok(DestroyOutcome::AlreadyGone);
         };
         let existed = self.record(id).await?.is_some();
+        if existed {
+            let (home, spent) = (self.home.clone(), id.clone());
+            blocking(move || home.spend(&spent)).await?;
+        }
         self.remove(id, lock).await?;
         Ok(if existed { DestroyOutcome::Destroyed } else { DestroyOutcome::AlreadyGone })
     }

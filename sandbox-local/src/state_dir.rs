@@ -4,7 +4,7 @@ use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind as IoErrorKind};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use sandhold_core::{Error, ErrorKind, Result, SandboxId};
 use tokio::time::Instant;
@@ -26,6 +26,12 @@ pub(crate) const STAGING: &str = "staging";
 
 /// How long the reason of an end is kept: 7 days.
 const KEEP_ENDS: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// The ids whose sandbox was destroyed, in a directory a day: a create that comes late must not make another one.
+const SPENT: &str = "spent";
+
+/// A day, in seconds: spent ids are kept for one at least, and for two at most.
+const DAY: u64 = 24 * 3600;
 
 /// Pauses between two tries to take a lock: the first, and the longest.
 const LOCK_POLL: (Duration, Duration) = (Duration::from_micros(200), Duration::from_millis(20));
@@ -168,7 +174,7 @@ impl StateDir {
     /// Makes the directory of a new sandbox, with its record, all at once; the creator holds its lock.
     ///
     /// It survives a crash of the machine once [`keep`](Self::keep) returned. `None` when a sandbox of this id is
-    /// there.
+    /// there, or was destroyed lately.
     pub(crate) fn make(
         &self,
         id: &SandboxId,
@@ -184,12 +190,44 @@ impl StateDir {
         let _creating = self.creating()?;
         let ids = self.ids_for(id, beginning.ids)?;
         let _turn = self.turn()?;
+        if self.is_spent(id) {
+            idmap::release(&self.root, &ids, id.as_str());
+            return Ok(None);
+        }
         let layer = beginning.layer.as_deref();
         let made = record(ids.clone()).and_then(|record| self.place(id, &directory, &record, layer));
         if !matches!(made, Ok(Some(_))) {
             idmap::release(&self.root, &ids, id.as_str());
         }
         made
+    }
+
+    /// Notes that the sandbox of this id is about to be destroyed, for creates of it that are still under way. They die with
+    /// the machine, so that the note need not outlive it.
+    pub(crate) fn spend(&self, id: &SandboxId) -> Result<()> {
+        let [today, _] = self.spent_days();
+        let path = today.join(id.as_str());
+        private_directory(&self.root.join(SPENT))
+            .and_then(|()| private_directory(&today))
+            .and_then(|()| File::create(&path).map(drop))
+            .map_err(|error| failed("note the end in", &path, error))
+    }
+
+    fn is_spent(&self, id: &SandboxId) -> bool {
+        self.spent_days().iter().any(|day| day.join(id.as_str()).exists())
+    }
+
+    /// Where the ids of today are, and those of yesterday.
+    fn spent_days(&self) -> [PathBuf; 2] {
+        let today = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() / DAY;
+        [today, today.saturating_sub(1)].map(|day| self.root.join(SPENT).join(day.to_string()))
+    }
+
+    fn forget_old_spent(&self) {
+        let days = self.spent_days();
+        for old in entries(&self.root.join(SPENT)).filter(|day| !days.contains(day)) {
+            let _ = fs::remove_dir_all(old);
+        }
     }
 
     /// Chooses the ids of a new sandbox: those that the files have which it starts from.
@@ -306,6 +344,7 @@ impl StateDir {
             }
         }
         self.forget_old_ends();
+        self.forget_old_spent();
         left
     }
 

@@ -128,15 +128,24 @@ impl Acquisition {
     /// One create call, in a task of its own: a flight that is cancelled leaves it to end and to be recorded.
     async fn send(&self, mut record: Record, lease: Lease) -> Result<Sent> {
         let home = Arc::clone(&self.home);
-        let deadline = self.options.call_deadline.min(home.call_limit());
+        let mut deadline = self.options.call_deadline.min(home.call_limit());
         let tags = Tags {
             owner: record.owner.clone(),
             key: record.key.clone(),
             generation: record.generation.clone(),
             attempt: record.attempt.clone(),
         };
-        let options = CreateOptions::new(record.spec.clone(), tags).with_deadline(deadline);
         let task = tokio::spawn(async move {
+            // Looked at last: this process may have been stopped since the lease was renewed.
+            if let Some(until) = lease.valid_until {
+                let margin = home.record_lease - home.call_limit();
+                let left = until.saturating_duration_since(Instant::now()).saturating_sub(margin);
+                if left.is_zero() {
+                    return Err(Lease::lost(&record.owner, &record.key));
+                }
+                deadline = deadline.min(left);
+            }
+            let options = CreateOptions::new(record.spec.clone(), tags).with_deadline(deadline);
             let answer = tokio::time::timeout(deadline, home.provider.create_opts(options)).await;
             let handle = match answer {
                 Ok(Ok(handle)) => handle,
@@ -263,7 +272,7 @@ pub(crate) async fn settle(
 async fn overtaken(home: &Home, made: Record, error: Error) -> Error {
     let Some(id) = made.id else { return error };
     match home.load(&made.key).await {
-        Ok(Some(record)) if record.attempt == made.attempt => error,
+        Ok(Some(record)) if record.attempt == made.attempt && !record.has_abandoned(&made.attempt) => error,
         Ok(_) => match home.provider.destroy(&id).await {
             Ok(_) => error,
             Err(cleanup) => error.with_cleanup(&cleanup),

@@ -426,7 +426,11 @@ impl Acquisition {
         match settle(&self.home, &record, since, self.home.call_limit(), &self.stage).await? {
             Some(info) => self.adopt(record, info, since, lease).await,
             None if self.home.provider.capabilities().idempotent_create => {
-                self.send_create(record, None, lease).await
+                self.send_create(record, None, lease).await.map_err(|error| {
+                    // The attempt made its sandbox, and that one has ended meanwhile: nobody had it.
+                    let is_spent = error.kind() == ErrorKind::Gone && error.outcome() == Outcome::NotStarted;
+                    if is_spent { error.with_reason(CONTENDED) } else { error }
+                })
             }
             None => {
                 record.abandon();

@@ -24,7 +24,8 @@ impl Model for Protocol {
                 Step::Kill(host),
             ]);
         }
-        steps.push(Step::Expire);
+        // Hosts are alike: one that does it stands for all.
+        steps.extend([Step::Expire, Step::DestroyByKey(0)]);
         for call in 0..state.calls.len() {
             steps.extend([Step::Deliver(call), Step::Drop(call)]);
         }
@@ -37,6 +38,7 @@ impl Model for Protocol {
             Step::Go(host) => state.go(self, host),
             Step::Fail(host) => state.fail(self, host),
             Step::Destroy(host) => state.begin_destroy(self, host),
+            Step::DestroyByKey(host) => state.begin_ending(host),
             Step::LetGo(host) => {
                 matches!(state.hosts[host], Host::Done { .. }).then_some(())?;
                 let mut next = state.clone();
@@ -56,6 +58,7 @@ impl Model for Protocol {
                     | Host::Settling { fence, .. }
                     | Host::Answered { fence, .. }
                     | Host::SettingUp { fence, .. }
+                    | Host::Ending { fence, .. }
                     | Host::Destroying { fence, .. } => *fence == state.fence,
                     _ => false,
                 };

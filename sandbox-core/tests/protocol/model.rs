@@ -92,6 +92,11 @@ pub(crate) enum Host {
         record: Record,
         sent: bool,
     },
+    /// It destroys by key what an open create may have made.
+    Ending {
+        fence: u8,
+        record: Record,
+    },
     /// Its caller has the sandbox.
     Done {
         id: u8,
@@ -183,6 +188,8 @@ pub(crate) enum Step {
     Fail(usize),
     /// Its caller, who has the sandbox, destroys it.
     Destroy(usize),
+    /// A caller that has no sandbox destroys whatever an open create of the key may have made.
+    DestroyByKey(usize),
     /// Its caller lets go.
     LetGo(usize),
     Kill(usize),
@@ -204,6 +211,7 @@ impl fmt::Debug for Step {
             Self::Go(host) => write!(f, "host {host} goes on"),
             Self::Fail(host) => write!(f, "the call of host {host} fails or is not answered"),
             Self::Destroy(host) => write!(f, "the caller of host {host} destroys"),
+            Self::DestroyByKey(host) => write!(f, "host {host} destroys by key"),
             Self::LetGo(host) => write!(f, "the caller of host {host} lets go"),
             Self::Kill(host) => write!(f, "host {host} is killed"),
             Self::Expire => f.write_str("the lease expires"),
@@ -380,7 +388,10 @@ impl State {
                 }
             }
             Host::Overtaken { attempt, id } => {
-                let taken_over = self.record.as_ref().is_some_and(|record| record.attempt == attempt);
+                let taken_over = self
+                    .record
+                    .as_ref()
+                    .is_some_and(|record| record.attempt == attempt && !record.abandoned.contains(&attempt));
                 if !taken_over || protocol.broken == Some(Broken::LateCreatorsDestroy) {
                     let has = |host: &Host| match host {
                         Host::Done { id: had, .. } => *had == id,
@@ -423,6 +434,25 @@ impl State {
                 next.store(protocol, record.version, fence, left);
                 next.give_back(fence);
                 Host::Idle
+            }
+            Host::Ending { fence, record } => {
+                let (mut ended, id) = (record.clone(), self.by_attempt(record.attempt));
+                let is_open = self.calls.iter().any(|call| call.attempt == record.attempt);
+                if id.is_none() && is_open && !protocol.idempotent {
+                    return None;
+                }
+                (ended.id, ended.phase) = (id, Phase::Destroying);
+                if id.is_none() {
+                    ended.abandoned.push(record.attempt);
+                }
+                let stored = next.store(protocol, record.version, fence, Some(ended));
+                match next.record.clone() {
+                    Some(record) if stored && id.is_some() => Host::Destroying { fence, record, sent: false },
+                    _ => {
+                        next.give_back(fence);
+                        Host::Idle
+                    }
+                }
             }
             Host::Done { .. } => return None,
         };
@@ -527,6 +557,19 @@ impl State {
                 *other = Host::Idle;
             }
         }
+        Some(next)
+    }
+
+    /// A host that has no sandbox begins to destroy what an open create may have made; needs the lease.
+    pub(crate) fn begin_ending(&self, host: usize) -> Option<Self> {
+        let record = self.record.clone().filter(|record| record.phase == Phase::Creating)?;
+        if self.hosts[host] != Host::Idle {
+            return None;
+        }
+        let mut next = self.clone();
+        next.left.destroys = self.left.destroys.checked_sub(1)?;
+        next.take_lease(self.held)?;
+        next.hosts[host] = Host::Ending { fence: next.fence, record };
         Some(next)
     }
 

@@ -92,6 +92,7 @@ macro_rules! provider_conformance {
             logs_match_the_capabilities,
             creates_of_one_attempt_yield_one_sandbox,
             concurrent_creates_of_one_attempt_yield_one_sandbox,
+            a_create_of_a_destroyed_attempt_makes_nothing,
             a_fresh_provider_value_sees_what_another_made,
             dropping_a_handle_leaves_the_sandbox_alone,
         );

@@ -614,6 +614,22 @@ pub async fn concurrent_creates_of_one_attempt_yield_one_sandbox(stage: &Stage) 
     assert_eq!(ids(&stage.listed(1).await), made);
 }
 
+/// A copy of a create that comes after the end of its sandbox makes no other one, which nobody would know of.
+pub async fn a_create_of_a_destroyed_attempt_makes_nothing(stage: &Stage) {
+    if !stage.needs(stage.capabilities().idempotent_create, "idempotent creates") {
+        return;
+    }
+    let options = CreateOptions::new(stage.spec(), stage.tags("one"));
+    let id = stage.create_with(options.clone()).await.id().clone();
+    assert_eq!(stage.provider().destroy(&id).await.unwrap(), DestroyOutcome::Destroyed);
+    for provider in [Arc::clone(stage.provider()), stage.fresh_provider().await] {
+        let error = provider.create_opts(options.clone()).await.map(drop).unwrap_err();
+        assert_eq!(error.outcome(), Outcome::NotStarted, "{error}");
+    }
+    assert_eq!(stage.provider().find_id(&id).await.unwrap(), None);
+    assert_eq!(stage.listed(0).await.len(), 0);
+}
+
 /// Nothing about a sandbox is kept in the provider value: another process finds, uses and destroys it.
 pub async fn a_fresh_provider_value_sees_what_another_made(stage: &Stage) {
     let tags = stage.tags("one");

@@ -283,7 +283,10 @@ impl Cloud {
         let mut state = lock(&self.state);
         if self.options.capabilities.idempotent_create {
             let made = state.machines.iter().find(|machine| has_attempt(machine, &tags.attempt)).cloned();
-            if let Some(machine) = made.filter(|machine| machine.settle().state.is_some()) {
+            if let Some(machine) = made {
+                if machine.settle().state.is_none() {
+                    return Err(machine.gone_error());
+                }
                 if machine.spec != spec || machine.tags.as_ref() != Some(&tags) {
                     return Err(Error::new(ErrorKind::Conflict, "this attempt has made another sandbox")
                         .with_context("attempt", &tags.attempt));
