@@ -28,6 +28,7 @@ const TRANSITIONS: &[(&str, &str, &str)] = &[
     ("intent", "create", "written down"),
     ("create", "settle", "the answer was lost"),
     ("create", "contend", "no registry that others share"),
+    ("create", "record", "an attempt that is spent: its sandbox has ended"),
     ("settle", "create", "the same attempt again"),
     ("settle", "intent", "its absence is proven"),
     ("settle", "connect", "the attempt is found, and adopted"),
