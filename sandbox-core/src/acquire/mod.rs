@@ -97,7 +97,7 @@ impl Sandboxes {
     }
 
     /// Limits every hook but the start hook, whose limit is [`AcquireOptions::hook_deadline`]; default
-    /// [`DEFAULT_HOOK_DEADLINE`], 15 minutes, each time.
+    /// [`crate::DEFAULT_HOOK_DEADLINE`], 15 minutes, each time.
     #[must_use]
     pub fn with_hook_deadline(self, deadline: Duration) -> Self {
         self.rebuilt(|home| home.hook_deadline = deadline)
