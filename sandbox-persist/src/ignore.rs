@@ -119,6 +119,8 @@ impl Matcher {
 /// Reads a pattern; `None` for one that can match nothing, such as an open `[`.
 fn tokens(text: &[u8]) -> Option<Vec<Token>> {
     let mut tokens = Vec::new();
+    // Git compares what is before the first wildcard by itself, and takes the rest for a pattern of its own.
+    let first = text.iter().position(|byte| matches!(byte, b'*' | b'?' | b'[' | b'\\'));
     let mut at = 0;
     while let Some(&byte) = text.get(at) {
         at += 1;
@@ -131,7 +133,7 @@ fn tokens(text: &[u8]) -> Option<Vec<Token>> {
             b'?' => Token::One,
             b'[' => class(text, &mut at)?,
             b'*' => {
-                let begins = at == 1 || text[at - 2] == b'/';
+                let begins = Some(at - 1) == first || text[at - 2] == b'/';
                 let stars = text[at..].iter().take_while(|byte| **byte == b'*').count();
                 at += stars;
                 match text.get(at) {
@@ -275,6 +277,8 @@ mod tests {
             ("[a-c]?[!x]", "bzy", true),
             ("[[:digit:]]x", "7x", true),
             ("foo**bar", "fooxbar", true),
+            ("foo**/bar", "foo/x/bar", true),
+            ("fo[o]**/bar", "foo/x/bar", false),
             ("trail  \r", "trail", true),
             ("[", "[", false),
         ] {
