@@ -253,6 +253,7 @@ async fn what_may_not_be_read_keeps_what_an_earlier_snapshot_has() {
         println!("skipped: needs a user whom permissions hold");
         return;
     }
+    place.write("b", "2");
     place.write("never", "x");
     fs::set_permissions(place.work.join("never"), fs::Permissions::from_mode(0o000)).unwrap();
     let snapshot = place.vault.capture(&place.work, CaptureOptions::new()).await.unwrap();

@@ -74,20 +74,21 @@ fn args() -> Result<Args, Failure> {
 
 async fn run() -> Result<(), Failure> {
     let args = args()?;
-    let mut rows = Vec::new();
+    let mut report = Report { rows: Vec::new(), json: args.json };
     for base in &args.dirs {
         let dir = tempfile::tempdir_in(base)?;
         let name = base.display().to_string();
-        small(&args, dir.path(), &name, &mut rows).await?;
+        small(&args, dir.path(), &name, &mut report).await?;
     }
     if args.big > 0 {
         let base = args.dirs.last().ok_or("no directory")?;
         let dir = tempfile::tempdir_in(base)?;
-        big(&args, dir.path(), &base.display().to_string(), &mut rows).await?;
+        big(&args, dir.path(), &base.display().to_string(), &mut report).await?;
     }
     let memory = peak_memory_mib()?;
     if args.json {
-        let rows: Vec<_> = rows
+        let rows: Vec<_> = report
+            .rows
             .iter()
             .map(|row| {
                 serde_json::json!({
@@ -101,26 +102,37 @@ async fn run() -> Result<(), Failure> {
             .collect();
         say(&serde_json::json!({ "rows": rows, "peak_memory_mib": memory }).to_string());
     } else {
-        say(&format!("{:<58} {:>9} {:>9} {:>7} {:>7}", "", "ours", "theirs", "ratio", "bound"));
-        for row in &rows {
-            let (ours, theirs) = (row.ours.as_secs_f64(), row.theirs.as_secs_f64());
-            say(&format!(
-                "{:<58} {ours:>8.3}s {theirs:>8.3}s {:>7.2} {:>7.2}",
-                row.what,
-                row.ratio(),
-                row.bound
-            ));
-        }
         say(&format!("peak memory {memory} MiB (bound 300)"));
     }
     Ok(())
+}
+
+/// The rows so far; each is shown as soon as it is known, unless all are asked for at once.
+struct Report {
+    rows: Vec<Row>,
+    json: bool,
+}
+
+impl Report {
+    fn row(&mut self, what: String, ours: &[Duration], theirs: &[Duration], bound: f64) {
+        let row = Row { what, ours: median(ours), theirs: median(theirs), bound };
+        if !self.json {
+            if self.rows.is_empty() {
+                say(&format!("{:<62} {:>9} {:>9} {:>7} {:>7}", "", "ours", "theirs", "ratio", "bound"));
+            }
+            let (ours, theirs) = (row.ours.as_secs_f64(), row.theirs.as_secs_f64());
+            let (what, ratio) = (&row.what, row.ratio());
+            say(&format!("{what:<62} {ours:>8.3}s {theirs:>8.3}s {ratio:>7.2} {bound:>7.2}"));
+        }
+        self.rows.push(row);
+    }
 }
 
 async fn open(dir: &Path, name: &str) -> Result<Vault, Failure> {
     Ok(Vault::open(VaultConfig::new(dir.join("vaults"), RepoKey::new(name)?)).await?)
 }
 
-async fn small(args: &Args, dir: &Path, name: &str, rows: &mut Vec<Row>) -> Result<(), Failure> {
+async fn small(args: &Args, dir: &Path, name: &str, report: &mut Report) -> Result<(), Failure> {
     let work = dir.join("work");
     trees::small(&work, args.files)?;
     let git_dir = dir.join("theirs.git");
@@ -144,6 +156,8 @@ async fn small(args: &Args, dir: &Path, name: &str, rows: &mut Vec<Row>) -> Resu
         git(&work, &git_dir, &["commit", "-qm", "x"])?;
         git_cold.push(begun.elapsed());
     }
+    let files = args.files;
+    report.row(format!("{name}: {files} files, cold capture / add + commit"), cold, git_cold, 0.35);
 
     let vault = open(dir, "warm").await?;
     vault.capture(&work, options()).await?;
@@ -180,6 +194,12 @@ async fn small(args: &Args, dir: &Path, name: &str, rows: &mut Vec<Row>) -> Resu
         process.push(begun.elapsed());
     }
 
+    report.row(format!("{name}: one file changed / add + commit"), warm, git_warm, 0.35);
+    report.row(format!("{name}: one file changed, new process / add + commit"), process, git_warm, 0.35);
+    report.row(format!("{name}: nothing changed / add + commit of one"), nothing, git_warm, 0.35);
+    let limit = [Duration::from_millis(30)];
+    report.row(format!("{name}: one file changed, told by a watcher / 30 ms"), watched, &limit, 1.0);
+
     let last = vault.snapshots().await?.pop().ok_or("no snapshot")?;
     git(&work, &git_dir, &["add", "-A"])?;
     git(&work, &git_dir, &["commit", "-qm", "x"])?;
@@ -205,23 +225,12 @@ async fn small(args: &Args, dir: &Path, name: &str, rows: &mut Vec<Row>) -> Resu
         }
         remove(&target)?;
     }
-
-    let files = args.files;
-    let mut row = |what: String, ours: &[Duration], theirs: &[Duration], bound| {
-        rows.push(Row { what, ours: median(ours), theirs: median(theirs), bound });
-    };
-    row(format!("{name}: {files} files, cold capture / add + commit"), cold, git_cold, 0.35);
-    row(format!("{name}: one file changed / add + commit"), warm, git_warm, 0.35);
-    row(format!("{name}: one file changed, new process / add + commit"), process, git_warm, 0.35);
-    row(format!("{name}: nothing changed / add + commit of one"), nothing, git_warm, 0.35);
-    let limit = [Duration::from_millis(30)];
-    row(format!("{name}: one file changed, told by a watcher / 30 ms"), watched, &limit, 1.0);
-    row(format!("{name}: restore / clone --local and checkout"), restore, clone, 0.6);
+    report.row(format!("{name}: restore / clone --local and checkout"), restore, clone, 0.6);
     Ok(())
 }
 
 /// Big files against what `sha1sum` takes for them: bytes that cannot be deflated, and text.
-async fn big(args: &Args, dir: &Path, name: &str, rows: &mut Vec<Row>) -> Result<(), Failure> {
+async fn big(args: &Args, dir: &Path, name: &str, report: &mut Report) -> Result<(), Failure> {
     for (kind, fill) in [("random", trees::random as trees::Fill), ("text", trees::text)] {
         let work = dir.join(kind);
         trees::big(&work, args.big, fill)?;
@@ -247,7 +256,7 @@ async fn big(args: &Args, dir: &Path, name: &str, rows: &mut Vec<Row>) -> Result
         }
         remove(&work)?;
         let what = format!("{name}: {} MiB {kind} in 20 files / sha1sum", args.big);
-        rows.push(Row { what, ours: median(&ours), theirs: median(&theirs), bound: 1.25 });
+        report.row(what, &ours, &theirs, 1.25);
     }
     Ok(())
 }

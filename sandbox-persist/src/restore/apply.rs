@@ -1,5 +1,6 @@
 //! Writing a plan, below the opened directory and nowhere else.
 
+use std::cell::OnceCell;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Write;
@@ -13,12 +14,34 @@ use sandhold_core::{Error, ErrorKind, Result};
 
 use super::plan::{EXECUTABLE, Item, Plan, SYMLINK, Wanted};
 use crate::cancel::{Cancel, Phase, Progress, ProgressFn};
+use crate::oid::ObjectId;
 use crate::path::{self, WorkPath};
-use crate::vault::Objects;
+use crate::vault::{Objects, Store};
 use crate::{beneath, error, failpoint};
 
 /// What begins the names of files that have not got their own yet.
 pub(crate) const STAGED: &str = ".sandhold-restore-";
+
+/// Above this size a file is not held in memory.
+const WHOLE: usize = 4 << 20;
+
+/// What a file is to hold.
+enum Content<'a> {
+    Whole(&'a [u8]),
+    Stored(&'a Store, ObjectId),
+}
+
+/// Why a file was not made: the workspace's file system, or the vault.
+enum Failure {
+    Os(Errno),
+    Vault(Error),
+}
+
+impl From<Errno> for Failure {
+    fn from(errno: Errno) -> Self {
+        Self::Os(errno)
+    }
+}
 
 /// Writes files below `root`.
 #[derive(Debug)]
@@ -51,7 +74,7 @@ impl Apply<'_> {
             match removed {
                 Ok(()) => failpoint::pass("restore.deleted"),
                 Err(Errno::NOENT) => {}
-                Err(errno) => return Err(failed("remove", path, errno)),
+                Err(errno) => return Err(failed_at("remove", path, errno)),
             }
             let mut above = dir;
             while !above.is_empty() && !wanted.dirs.contains(above) {
@@ -62,7 +85,7 @@ impl Apply<'_> {
                     Ok(()) | Err(Errno::NOENT) => above = parent,
                     // What was never captured is in it.
                     Err(Errno::NOTEMPTY | Errno::EXIST) => break,
-                    Err(errno) => return Err(failed("remove", above, errno)),
+                    Err(errno) => return Err(failed_at("remove", above, errno)),
                 }
             }
         }
@@ -77,7 +100,7 @@ impl Apply<'_> {
             });
             match made {
                 Ok(()) | Err(Errno::EXIST) => {}
-                Err(errno) => return Err(failed("make the directory", path, errno)),
+                Err(errno) => return Err(failed_at("make the directory", path, errno)),
             }
         }
         Ok(())
@@ -102,6 +125,7 @@ impl Apply<'_> {
         let stop = || next.store(writes.len(), Ordering::Relaxed);
         let repository = self.objects.open()?;
         let odb = repository.odb().map_err(|failure| error::git("open the vault", failure))?;
+        let store = OnceCell::new();
         let mut at: Option<(&[u8], OwnedFd)> = None;
         loop {
             let from = next.fetch_add(FEW, Ordering::Relaxed);
@@ -116,20 +140,29 @@ impl Apply<'_> {
                     Some((open, fd)) if *open == dir => fd,
                     _ => {
                         let fd = beneath::open_dir(self.root, dir)
-                            .map_err(|errno| failed("open the directory of", path, errno))
+                            .map_err(|errno| failed_at("open the directory of", path, errno))
                             .inspect_err(|_| stop())?;
                         &at.insert((dir, fd)).1
                     }
                 };
-                let blob = odb
-                    .read(item.id.into())
-                    .map_err(|failure| {
-                        error::git(format_args!("read {} of {:?}", item.id, WorkPath::new(&**path)), failure)
+                let failed = |failure| {
+                    error::git(format_args!("read {} of {:?}", item.id, WorkPath::new(&**path)), failure)
+                };
+                let (size, _) = odb.read_header(item.id.into()).map_err(failed).inspect_err(|_| stop())?;
+                bytes.fetch_add(size as u64, Ordering::Relaxed);
+                let blob;
+                let content = if size > WHOLE && item.mode != SYMLINK {
+                    let opened = store.get_or_init(|| self.objects.store()).as_ref();
+                    Content::Stored(opened.map_err(Clone::clone).inspect_err(|_| stop())?, item.id)
+                } else {
+                    blob = odb.read(item.id.into()).map_err(failed).inspect_err(|_| stop())?;
+                    Content::Whole(blob.data())
+                };
+                self.put(dir.as_fd(), name, item, &content)
+                    .map_err(|failure| match failure {
+                        Failure::Os(errno) => failed_at("write", path, errno),
+                        Failure::Vault(failure) => failure,
                     })
-                    .inspect_err(|_| stop())?;
-                bytes.fetch_add(blob.len() as u64, Ordering::Relaxed);
-                self.put(dir.as_fd(), name, item, blob.data())
-                    .map_err(|errno| failed("write", path, errno))
                     .inspect_err(|_| stop())?;
             }
             if let Some(progress) = self.progress {
@@ -144,12 +177,18 @@ impl Apply<'_> {
     }
 
     /// Makes one file or symlink; over another one by a rename, so that it is the old or the new.
-    fn put(&self, dir: BorrowedFd<'_>, name: &[u8], item: &Item, content: &[u8]) -> Result<(), Errno> {
+    fn put(
+        &self,
+        dir: BorrowedFd<'_>,
+        name: &[u8],
+        item: &Item,
+        content: &Content<'_>,
+    ) -> Result<(), Failure> {
         let own = OsStr::from_bytes(name);
         if self.is_new {
             match make(dir, own, item, content) {
                 // A restore before this one came as far as here.
-                Err(Errno::EXIST) => {}
+                Err(Failure::Os(Errno::EXIST)) => {}
                 answer => return answer,
             }
         }
@@ -162,9 +201,9 @@ impl Apply<'_> {
                 // An empty directory is in its place: what was in it has been removed.
                 Err(Errno::ISDIR) => {
                     rustix::fs::unlinkat(dir, own, AtFlags::REMOVEDIR)?;
-                    rustix::fs::renameat(dir, &*staged, dir, own)
+                    Ok(rustix::fs::renameat(dir, &*staged, dir, own)?)
                 }
-                answer => answer,
+                answer => Ok(answer?),
             }
         });
         if put.is_err() {
@@ -176,16 +215,41 @@ impl Apply<'_> {
 }
 
 /// Makes a file that is not there. Neither setuid nor any other bit beyond git's own is ever set.
-fn make(dir: BorrowedFd<'_>, name: &OsStr, item: &Item, content: &[u8]) -> Result<(), Errno> {
+fn make(dir: BorrowedFd<'_>, name: &OsStr, item: &Item, content: &Content<'_>) -> Result<(), Failure> {
     if item.mode == SYMLINK {
-        return rustix::fs::symlinkat(OsStr::from_bytes(content), dir, name);
+        let Content::Whole(target) = content else { return Err(Errno::NAMETOOLONG.into()) };
+        return Ok(rustix::fs::symlinkat(OsStr::from_bytes(target), dir, name)?);
     }
     let mode = Mode::from_raw_mode(if item.mode == EXECUTABLE { 0o755 } else { 0o644 });
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut file = File::from(rustix::fs::openat(dir, name, flags, mode)?);
-    file.write_all(content).map_err(|failure| Errno::from_io_error(&failure).unwrap_or(Errno::IO))
+    let mut write = |part: &[u8]| {
+        file.write_all(part).map_err(|failure| Errno::from_io_error(&failure).unwrap_or(Errno::IO))
+    };
+    match content {
+        Content::Whole(content) => Ok(write(content)?),
+        Content::Stored(store, id) => {
+            let mut broken = None;
+            let given = store.inflate(*id, |part| {
+                write(part).map_err(|errno| {
+                    broken = Some(errno);
+                    Error::new(ErrorKind::Unexpected, "the file cannot be written")
+                })
+            });
+            match (broken, given) {
+                (Some(errno), _) => Err(errno.into()),
+                (None, Ok(true)) => Ok(()),
+                // A delta, which is put together in memory.
+                (None, Ok(false)) => match store.read(*id).map_err(Failure::Vault)? {
+                    Some((_, content)) => Ok(write(&content)?),
+                    None => Err(Errno::NOENT.into()),
+                },
+                (None, Err(failure)) => Err(Failure::Vault(failure)),
+            }
+        }
+    }
 }
 
-fn failed(what: &str, path: &[u8], errno: Errno) -> Error {
+fn failed_at(what: &str, path: &[u8], errno: Errno) -> Error {
     error::io(what, WorkPath::new(path).as_path(), errno)
 }

@@ -170,6 +170,17 @@ impl Store {
         sink(Deflater::new().deflate(&content)?)
     }
 
+    /// Gives the content of an object in parts, and compares it with its id at the end; `false` for one that is not
+    /// stored whole, of which nothing was given.
+    pub(crate) fn inflate(&self, id: ObjectId, sink: impl FnMut(&[u8]) -> Result<()>) -> Result<bool> {
+        match self.place(id) {
+            Some((pack, entry)) if pack.header(entry)?.kind.is_some() => {
+                pack.inflate_checked(entry, sink).map(|()| true)
+            }
+            _ => Ok(false),
+        }
+    }
+
     /// Copies an object to another pack, unless it is there already.
     pub(crate) fn copy_to(&self, writer: &mut PackWriter, id: ObjectId) -> Result<()> {
         if writer.contains(id) {
@@ -296,12 +307,16 @@ impl StoredPack {
 
     /// Inflates an object and compares its content with its id.
     fn check(&self, entry: &IndexEntry) -> Result<()> {
+        self.inflate_checked(entry, |_| Ok(()))
+    }
+
+    fn inflate_checked(&self, entry: &IndexEntry, mut sink: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
         let header = self.header(entry)?;
         let kind = header.kind.ok_or_else(|| damaged(entry.id, "is a delta"))?;
         let mut hash = ObjectId::hasher(kind.name(), header.size);
         self.inflate(entry, header, |part| {
             sha1::Digest::update(&mut hash, part);
-            Ok(())
+            sink(part)
         })?;
         match ObjectId::from_bytes(sha1::Digest::finalize(hash).into()) == entry.id {
             true => Ok(()),
