@@ -367,6 +367,25 @@ async fn uploads_to_pipes_that_nobody_reads_keep_nobody_else_waiting() {
 }
 
 #[tokio::test]
+async fn whoever_prefers_it_is_told_everything_about_a_file_in_the_answer_to_its_upload() {
+    let running = support::start(|config| config).await;
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    for size in [0, 5, 300_000] {
+        let plain = put(&running, &file, &[], &noise(size)).await.json();
+        assert_eq!(plain, json!([{ "path": text(&file), "name": "file", "type": "file" }]));
+        let preferred = [("prefer", "return=representation"), ("x-metadata-a", "b")];
+        let told = put(&running, &file, &preferred, &noise(size)).await.json();
+        let entry = &told[0]["entry"];
+        assert_eq!((&told[0]["path"], &entry["path"]), (&json!(text(&file)), &json!(text(&file))));
+        assert_eq!((&entry["type"], &entry["permissions"]), (&json!("FILE_TYPE_FILE"), &json!("-rw-r--r--")));
+        // 64 bits are text in this JSON, and zero is left out.
+        let told = entry["size"].as_str().map_or(0, |size| size.parse().unwrap());
+        assert_eq!((told, &entry["metadata"]), (size, &json!({ "a": "b" })));
+    }
+}
+
+#[tokio::test]
 async fn an_upload_to_a_device_goes_through() {
     let running = support::start(|config| config).await;
     for size in [3, 1_000_000] {

@@ -89,6 +89,46 @@ async fn a_message_above_the_limit_is_an_invalid_argument() {
     );
 }
 
+fn gzip(data: &[u8]) -> Vec<u8> {
+    use std::io::Write as _;
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+    encoder.write_all(data).unwrap();
+    encoder.finish().unwrap()
+}
+
+#[tokio::test]
+async fn a_message_in_gzip_is_taken_and_what_it_unpacks_to_is_bounded() {
+    let running = start(|config| config).await;
+    let list = "POST /process.Process/List";
+    let packed = [UNARY, ("Content-Encoding", "gzip"), ("Accept-Encoding", "gzip")];
+    let answer = ask(running.address, list, &packed, &gzip(b"{}")).await;
+    assert_eq!((answer.status, answer.header("content-encoding")), (200, None));
+    assert_eq!(answer.json(), json!({}));
+    let broken = ask(running.address, list, &packed, b"{}").await;
+    assert_eq!((broken.status, broken.json()["code"].as_str()), (400, Some("invalid_argument")));
+    let bomb = gzip(&vec![b' '; (64 << 20) + 1]);
+    assert!(bomb.len() < 1 << 20);
+    let bomb = ask(running.address, list, &packed, &bomb).await;
+    assert_eq!((bomb.status, bomb.json()["code"].as_str()), (429, Some("resource_exhausted")));
+    let unknown = ask(running.address, list, &[UNARY, ("Content-Encoding", "br")], b"{}").await;
+    assert_eq!((unknown.status, unknown.json()["code"].as_str()), (501, Some("unimplemented")));
+}
+
+#[tokio::test]
+async fn what_is_no_message_of_the_protocol_is_415_also_without_a_body() {
+    let running = start(|config| config).await;
+    for headers in [&[][..], &[("Content-Type", "text/plain")], &[("Content-Type", "application/xml")]] {
+        for body in [&b""[..], b"{}"] {
+            let answer = ask(running.address, "POST /process.Process/List", headers, body).await;
+            assert_eq!(answer.status, 415, "{headers:?}");
+            assert!(answer.header("accept-post").unwrap().contains("application/json"));
+        }
+    }
+    // An empty body is no JSON.
+    let empty = ask(running.address, "POST /process.Process/List", &[UNARY], b"").await;
+    assert_eq!((empty.status, empty.json()["code"].as_str()), (400, Some("invalid_argument")));
+}
+
 #[tokio::test]
 async fn chunked_requests_and_envelopes_in_pieces_are_taken() {
     let running = start(|config| config).await;

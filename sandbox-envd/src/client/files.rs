@@ -18,11 +18,14 @@ use crate::client::connection::{Fault, FaultKind, RequestBody, ResponseBody, Upl
 use crate::client::fault::{Call, Effect};
 use crate::client::handle::EnvdHandle;
 use crate::client::request::MAX_JSON;
+use crate::messages::filesystem as wire;
 
 /// One element of the answer to an upload.
 #[derive(Deserialize)]
 struct Uploaded {
     path: String,
+    /// Everything about the file, from a daemon that heeds what the request prefers.
+    entry: Option<wire::EntryInfo>,
 }
 
 impl EnvdHandle {
@@ -89,6 +92,8 @@ impl EnvdHandle {
         let mut request = client.request(Method::POST, &target, RequestBody::Stream(upload))?;
         let headers = request.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+        // The official answer tells the path alone: without more of it, the file has to be asked for.
+        headers.insert("prefer", HeaderValue::from_static("return=representation"));
         for (name, value) in &options.metadata {
             let (name, value) = metadata(name, value)?;
             headers.insert(name, value);
@@ -108,6 +113,9 @@ impl EnvdHandle {
         let Some(uploaded) = uploaded.into_iter().next() else {
             return Err(call.fault(Fault::new(FaultKind::Malformed, "the answer names no file")));
         };
+        if uploaded.entry.is_some() {
+            return self.entry(&call, uploaded.entry);
+        }
         // The file is written by now; only facts about it may be missing.
         match self.stat_entry(&call, &uploaded.path, options.user.as_deref()).await {
             Ok(entry) => Ok(entry),

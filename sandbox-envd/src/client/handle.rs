@@ -146,7 +146,7 @@ impl EnvdHandle {
         }
     }
 
-    fn entry(&self, call: &Call, entry: Option<WireEntry>) -> Result<EntryInfo> {
+    pub(crate) fn entry(&self, call: &Call, entry: Option<WireEntry>) -> Result<EntryInfo> {
         entry.map(convert::entry).ok_or_else(|| {
             call.error(ErrorKind::Unexpected, "the answer has no entry").with_context("id", &self.inner.id)
         })

@@ -8,7 +8,9 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use connectrpc::{ConnectError, ConnectRpcBody, ConnectRpcService, DeadlinePolicy, Limits, Router};
+use connectrpc::{
+    CompressionPolicy, ConnectError, ConnectRpcBody, ConnectRpcService, DeadlinePolicy, Limits, Router,
+};
 use http::header::{self, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
 use http_body::Body as _;
@@ -78,6 +80,8 @@ impl Service {
                     .with_max_request_body_size(MAX_MESSAGE + ENVELOPE_HEADER)
                     .with_max_message_size(MAX_MESSAGE),
             )
+            // E2B's envd takes messages in gzip. Answers stay as they are: the network between is seldom slower than gzip.
+            .with_compression_policy(CompressionPolicy::disabled())
             .with_deadline_policy(DeadlinePolicy::new().with_enforce_on_streams(true));
         Self { state, rpc, init: Init::default(), metrics: Metrics::default(), orders }
     }

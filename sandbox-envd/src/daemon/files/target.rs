@@ -13,7 +13,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Seek, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -197,7 +197,12 @@ impl Target {
             }
             Err(error) => return Err(error),
         };
-        if let Err(error) = self.actor.own(&made.0) {
+        // A device stays whose it is: what is written to it is not kept there.
+        let owned = made.0.metadata().and_then(|stat| match stat.is_file() || stat.file_type().is_fifo() {
+            true => self.actor.own(&made.0),
+            false => Ok(()),
+        });
+        if let Err(error) = owned {
             if made.1 {
                 self.forget(&made.0);
             }

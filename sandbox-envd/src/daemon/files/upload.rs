@@ -23,9 +23,13 @@ use crate::daemon::files::{FileAccess, actor};
 use crate::daemon::fs::{self as files, Actor, Metadata};
 use crate::daemon::http::{self as plain, Body};
 use crate::daemon::state::State;
+use crate::messages::filesystem::EntryInfo;
 
 /// Bytes handed to the blocking thread at once, if more than that do not arrive together.
 const BATCH: usize = 512 * 1024;
+
+/// What a client sends (RFC 7240) that wants to be told everything about the file, and so needs not ask for it.
+const PREFER: &str = "return=representation";
 
 /// A file that was written, as the answer tells it.
 #[derive(Debug, Serialize)]
@@ -35,6 +39,9 @@ pub(super) struct Written {
     r#type: &'static str,
     #[serde(skip_serializing_if = "Metadata::is_empty")]
     metadata: Metadata,
+    /// What `Stat` would tell, for whoever prefers that ([`PREFER`]): clients of E2B's envd know the other fields only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    entry: Option<EntryInfo>,
 }
 
 impl Written {
@@ -44,6 +51,7 @@ impl Written {
             name: files::base_name(path).to_string_lossy().into_owned(),
             r#type: "file",
             metadata,
+            entry: None,
         }
     }
 }
@@ -59,11 +67,15 @@ pub(super) async fn upload(
     let metadata = files::metadata_from_headers(headers).map_err(Failure::bad)?;
     let decoder = Encoding::of(headers)?;
     let kind = Kind::of(headers, &query)?;
+    let whole = headers.get_all("prefer").iter().any(|value| value.as_bytes() == PREFER.as_bytes());
     let state = Arc::clone(state);
     let begin = move || {
         let actor = actor(&state, query.username.as_deref())?;
         let sink = match kind {
-            Kind::Raw(path) => Sink::Raw(Target::open(actor.resolve(&path)?, actor, state)?),
+            Kind::Raw(path) => {
+                let teller = whole.then(|| actor.clone());
+                Sink::Raw { target: Target::open(actor.resolve(&path)?, actor, state)?, teller }
+            }
             Kind::Form(parser) => {
                 Sink::Form { parser, path: query.path, actor, state, open: None, taken: Vec::new() }
             }
@@ -262,7 +274,11 @@ struct Receiver {
 }
 
 enum Sink {
-    Raw(Target),
+    Raw {
+        target: Target,
+        /// For whom the file is described, if that is wanted.
+        teller: Option<Actor>,
+    },
     Form {
         parser: Parser,
         /// Path of the query, which wins over the part's file name.
@@ -279,7 +295,7 @@ enum Sink {
 impl Receiver {
     fn push(&mut self, data: &[u8]) -> Result<(), Failure> {
         match &mut self.sink {
-            Sink::Raw(target) => target.write(data),
+            Sink::Raw { target, .. } => target.write(data),
             Sink::Form { parser, path, actor, state, open, taken } => parser.push(data, &mut |event| {
                 match event {
                     Event::Part(head) => {
@@ -308,10 +324,13 @@ impl Receiver {
 
     fn finish(mut self) -> Result<Vec<Written>, Failure> {
         match self.sink {
-            Sink::Raw(target) => {
+            Sink::Raw { target, teller } => {
                 let path = target.path().to_owned();
                 target.commit(&self.metadata)?;
-                self.written.push(Written::new(&path, self.metadata));
+                let mut written = Written::new(&path, self.metadata);
+                // It may have been removed since: then there is nothing to tell.
+                written.entry = teller.and_then(|actor| files::describe(&path, &actor).ok());
+                self.written.push(written);
             }
             Sink::Form { parser, .. } => parser.finish()?,
         }

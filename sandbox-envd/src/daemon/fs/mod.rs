@@ -10,6 +10,7 @@ mod remove;
 mod service;
 
 pub(crate) use self::actor::Actor;
+pub(crate) use self::entry::describe;
 pub(crate) use self::metadata::{
     Metadata, from_headers as metadata_from_headers, replace as replace_metadata,
 };
