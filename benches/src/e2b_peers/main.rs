@@ -3,6 +3,7 @@
 //! `cargo run --release -p sandhold-benches --bin e2b_peers [-- --json] [--quick] [--only NAME]...`
 #![expect(clippy::print_stdout, reason = "the table is what this program is for")]
 
+mod floor;
 mod ours;
 #[path = "../../../sandbox-envd/tests/sdk/packages.rs"]
 #[allow(dead_code, clippy::unwrap_used, reason = "it is shared with tests, which fail by panics")]
@@ -98,26 +99,17 @@ fn measure(options: &Options) -> Result<()> {
         report.times(format!("{small} reads of 1 KiB"), "s", &costs, 1.0, Goal::None);
         report.cpu("  CPU of the client, a read", &costs, 1e3 / small as f64, Goal::HalfCpu);
     }
-    let mut stream = |name: &str, bytes: u64, order: Order| -> Result<()> {
-        let costs = bench.each_fewer(|peer| peer.carry_out(&order))?;
-        report.rates(format!("{} MiB {name}", bytes / MEBIBYTE), bytes, &costs);
-        report.cpu(
-            "  CPU of the client, a GiB",
-            &costs,
-            1e3 * (1u64 << 30) as f64 / bytes as f64,
-            Goal::HalfCpu,
-        );
-        Ok(())
-    };
     if options.wants("upload") {
-        stream("up", big, Order::Upload { bytes: big })?;
+        stream(&bench, &mut report, "up", big, Order::Upload { bytes: big })?;
+        report.bound(&floor::send(big)?);
     }
     if options.wants("download") {
-        stage.fill("noise", big)?;
-        stream("down", big, Order::Download { bytes: big })?;
+        // No compression on the way makes random bytes smaller.
+        stage.run(&format!("head -c {big} /dev/urandom > noise"))?;
+        stream(&bench, &mut report, "down", big, Order::Download { bytes: big })?;
     }
     if options.wants("stdout") {
-        stream("of stdout", shown, Order::Stdout { bytes: shown })?;
+        stream(&bench, &mut report, "of stdout", shown, Order::Stdout { bytes: shown })?;
     }
     if options.wants("list") || options.wants("memory") {
         let crowd = Crowd::open(if options.quick { 500 } else { 5000 })?;
@@ -194,6 +186,21 @@ impl Bench<'_> {
         }
         Ok(all)
     }
+}
+
+/// So many bytes that go one way.
+fn stream(bench: &Bench<'_>, report: &mut Report, name: &str, bytes: u64, order: Order) -> Result<()> {
+    let costs = bench.each_fewer(|peer| {
+        // To replace a file costs the server a copy more, which would hide the way there.
+        if matches!(order, Order::Upload { .. }) {
+            bench.stage.run("rm -f big")?;
+        }
+        peer.carry_out(&order)
+    })?;
+    report.rates(format!("{} MiB {name}", bytes / MEBIBYTE), bytes, &costs);
+    let a_gibibyte = 1e3 * (1u64 << 30) as f64 / bytes as f64;
+    report.cpu("  CPU of the client, a GiB", &costs, a_gibibyte, Goal::HalfCpu);
+    Ok(())
 }
 
 /// A process that starts, connects by id and runs its first command.

@@ -5,6 +5,7 @@ use std::fs;
 
 use serde::Serialize;
 
+use crate::floor::Floor;
 use crate::peers::Cost;
 
 /// What is to be reached against both SDKs.
@@ -36,12 +37,18 @@ struct Row {
 pub(crate) struct Report {
     load_before: String,
     rows: Vec<Row>,
+    /// What no client can be better than, in words.
+    bounds: Vec<String>,
 }
 
 impl Report {
     pub(crate) fn new() -> Self {
         let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
-        Self { load_before: load.split(' ').next().unwrap_or_default().to_owned(), rows: Vec::new() }
+        Self {
+            load_before: load.split(' ').next().unwrap_or_default().to_owned(),
+            rows: Vec::new(),
+            bounds: Vec::new(),
+        }
     }
 
     fn add(&mut self, name: String, unit: &'static str, values: [f64; 3], more_is_better: bool, goal: Goal) {
@@ -88,6 +95,16 @@ impl Report {
         self.add(name, "MiB/s", rates, true, Goal::Stream);
     }
 
+    /// Says what the machine itself takes for the same.
+    pub(crate) fn bound(&mut self, floor: &Floor) {
+        self.bounds.push(format!(
+            "{} MiB from one process through loopback and thrown away there: {:.0} MiB/s, CPU of the sender {:.0} ms a GiB",
+            floor.bytes >> 20,
+            floor.bytes as f64 / (1 << 20) as f64 / floor.seconds,
+            floor.cpu * 1e3 * (1u64 << 30) as f64 / floor.bytes as f64,
+        ));
+    }
+
     /// Adds values of which less is better.
     pub(crate) fn values(&mut self, name: impl Into<String>, unit: &'static str, values: [f64; 3]) {
         self.add(name.into(), unit, values, false, Goal::None);
@@ -114,6 +131,9 @@ impl fmt::Display for Report {
                 "{:<54} {:>10.2} {:>10.2} {:>10.2} {:<5} {:>6.1}x {:>6.1}x  {met}",
                 row.name, row.ours, row.js, row.python, row.unit, row.better_than_js, row.better_than_python
             )?;
+        }
+        for bound in &self.bounds {
+            writeln!(f, "bound: {bound}")?;
         }
         Ok(())
     }

@@ -97,11 +97,10 @@ impl Stage {
         Ok(self.handle()?.id().as_str())
     }
 
-    /// Makes a file of random bytes, which no compression on the way makes smaller.
-    pub(crate) fn fill(&self, name: &str, bytes: u64) -> Result<()> {
-        let line = format!("head -c {bytes} /dev/urandom > {name}");
+    /// Runs a line of shell in the sandbox.
+    pub(crate) fn run(&self, line: &str) -> Result<()> {
         let output =
-            self.runtime.block_on(self.handle()?.exec(ProcessSpec::argv("/bin/sh", ["-c", &line])))?;
+            self.runtime.block_on(self.handle()?.exec(ProcessSpec::argv("/bin/sh", ["-c", line])))?;
         if output.exit.success() { Ok(()) } else { Err(format!("{line} ended with {}", output.exit).into()) }
     }
 

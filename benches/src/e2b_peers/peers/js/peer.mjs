@@ -38,7 +38,7 @@ const orders = {
   stdout: async ({ bytes }) => {
     let received = 0
     const onStdout = (data) => (received += data.length)
-    await sandbox.commands.run(`head -c ${bytes} /dev/zero | tr '\\0' x`, { onStdout, timeoutMs: 0, requestTimeoutMs: 0 })
+    await sandbox.commands.run(`dd if=/dev/zero bs=1M count=${bytes >> 20} status=none`, { onStdout, timeoutMs: 0, requestTimeoutMs: 0 })
     if (received !== bytes) throw new Error(`${received} of ${bytes} bytes`)
   },
   list: async ({ count }) => {
