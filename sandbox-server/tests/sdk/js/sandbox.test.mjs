@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 
-import { AuthenticationError, Sandbox, SandboxError, SandboxNotFoundError } from 'e2b'
+import { AuthenticationError, FileNotFoundError, Sandbox, SandboxError, SandboxNotFoundError } from 'e2b'
 
 import { api, created, eventually, fails, listed, mark } from './support.mjs'
 
@@ -168,6 +168,15 @@ test('the network policy can be replaced, and is told', async () => {
   await Sandbox.updateNetwork(sandbox.sandboxId, {})
   assert.equal((await sandbox.getInfo()).network?.denyOut, undefined)
   await fails(sandbox.updateNetwork({ allowOut: ['example.com'] }), SandboxError)
+})
+
+test('a sandbox has an address for MCP, and a token where a gateway was started', async () => {
+  const sandbox = await created()
+  assert.equal(sandbox.getMcpUrl(), `https://${sandbox.getHost(50005)}/mcp`)
+  await fails(sandbox.getMcpToken(), FileNotFoundError)
+  // What the gateway of a template leaves there is read from there.
+  await sandbox.commands.run('mkdir -p /etc/mcp-gateway && printf gate > /etc/mcp-gateway/.token', { user: 'root' })
+  assert.equal(await (await Sandbox.connect(sandbox.sandboxId)).getMcpToken(), 'gate')
 })
 
 test('a failed MCP start kills the sandbox', async () => {

@@ -5,9 +5,17 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { after, test } from 'node:test'
 
-import { BuildError, Template, waitForFile, waitForPort } from 'e2b'
+import {
+  BuildError,
+  Template,
+  waitForFile,
+  waitForPort,
+  waitForProcess,
+  waitForTimeout,
+  waitForURL,
+} from 'e2b'
 
-import { api, created, fails, mark } from './support.mjs'
+import { api, created, eventually, fails, mark } from './support.mjs'
 
 const context = mkdtempSync(join(tmpdir(), 'sandhold-context-'))
 const folder = join(context, 'folder')
@@ -125,6 +133,95 @@ test('a start command runs in each new sandbox, which is handed out when it is r
   assert.match(error.message, /start command failed: exit code 7/)
 })
 
+test('a template says when it is ready in every way that there is', async () => {
+  const serving = 'cd /tmp && exec python3 -m http.server 8124'
+  for (const ready of [waitForURL('http://127.0.0.1:8124/'), waitForProcess('python3'), waitForTimeout(100)]) {
+    const { name } = await built(Template().fromBaseImage().setStartCmd(serving, ready))
+    const sandbox = await created({ template: name })
+    assert.match((await sandbox.commands.run('pgrep -f http.server')).stdout, /^\d+\n/)
+  }
+  // A command that has done its work needs none that starts anything.
+  const { name } = await built(Template().fromBaseImage().runCmd('touch /tmp/done').setReadyCmd(waitForFile('/tmp/done')))
+  assert.equal(await (await created({ template: name })).files.exists('/tmp/done'), true)
+})
+
+test('what a start command left behind is started again when a sandbox keeps only its files', async () => {
+  const start = 'echo run >> /home/user/runs; exec sleep 1000'
+  const { name } = await built(Template().fromBaseImage().setStartCmd(start, waitForFile('/home/user/runs')))
+  const sandbox = await created({ template: name })
+  const runs = () => sandbox.files.read('/home/user/runs')
+  assert.equal(await runs(), 'run\n')
+  await sandbox.pause()
+  await sandbox.connect()
+  assert.equal(await runs(), 'run\n')
+  await sandbox.pause({ keepMemory: false })
+  await sandbox.connect()
+  await eventually('it runs again', async () => (await runs()) === 'run\nrun\n')
+})
+
+test('a Dockerfile is a template', async () => {
+  const dockerfile = `FROM ubuntu:22.04
+ENV PLACE=here
+WORKDIR /work
+COPY folder/test.txt copied.txt
+RUN echo "$PLACE" > made.txt && chown user made.txt
+USER user
+`
+  const template = Template({ fileContextPath: context }).fromDockerfile(dockerfile)
+  const { name } = await built(template)
+  const sandbox = await created({ template: name })
+  assert.equal((await sandbox.commands.run('pwd; whoami; cat made.txt copied.txt')).stdout, '/work\nuser\nhere\nThis is a test file.')
+  const written = Template.toDockerfile(template)
+  for (const line of ['FROM ubuntu:22.04', 'WORKDIR /work']) assert.ok(written.split('\n').includes(line), written)
+  assert.equal(JSON.parse(await Template.toJSON(template)).fromImage, 'ubuntu:22.04')
+})
+
+test('several files are copied at once, moved, removed and cloned', async () => {
+  const { name } = await built(
+    Template({ fileContextPath: context })
+      .fromBaseImage()
+      .copyItems([
+        { src: 'folder/test.txt', dest: 'one/', mode: 0o600 },
+        { src: 'folder/sub', dest: 'two' },
+      ])
+      .makeDir('made/deep')
+      .rename('one/test.txt', 'made/renamed.txt', { user: 'root' })
+      .remove('two/deep.txt', { user: 'root' })
+      .runCmd('git init -q -b main origin && cd origin && git -c user.name=a -c user.email=a@b commit -q --allow-empty -m first')
+      .gitClone('/home/user/origin', 'clone', { branch: 'main' })
+  )
+  const sandbox = await created({ template: name })
+  const { stdout } = await sandbox.commands.run('ls one two; stat -c %a made/renamed.txt; git -C clone log --format=%s')
+  assert.equal(stdout, 'one:\n\ntwo:\n600\nfirst\n')
+})
+
+test('what needs another registry or the network is refused, and no credentials are told', async () => {
+  const secret = 'hush-hush'
+  const aws = { accessKeyId: 'AKIA', secretAccessKey: secret, region: 'eu-west-1' }
+  const gcp = { serviceAccountJSON: { private_key: secret } }
+  for (const template of [
+    Template().fromAWSRegistry('1.dkr.ecr.eu-west-1.amazonaws.com/none:1', aws),
+    Template().fromGCPRegistry('gcr.io/none/none:1', gcp),
+  ]) {
+    const error = await fails(built(template), BuildError)
+    assert.match(error.message, /none:1 is not here/)
+    assert.ok(!error.message.includes(secret))
+  }
+  // Of the shorthands for images and package managers only what they send can be told without a network.
+  const sent = async (template) => JSON.parse(await Template.toJSON(template, false))
+  for (const [template, image] of [
+    [Template().fromDebianImage('stable'), 'debian:stable'],
+    [Template().fromUbuntuImage('22.04'), 'ubuntu:22.04'],
+    [Template().fromPythonImage('3'), 'python:3'],
+    [Template().fromNodeImage('lts'), 'node:lts'],
+    [Template().fromBunImage('latest'), 'oven/bun:latest'],
+  ]) {
+    assert.equal((await sent(template)).fromImage, image)
+  }
+  const steps = (await sent(Template().fromBaseImage().aptInstall('vim').pipInstall('six').npmInstall('left-pad'))).steps
+  assert.deepEqual(steps.map(({ type }) => type), ['RUN', 'RUN', 'RUN'])
+})
+
 test('a template is built on another, with its commands and environment', async () => {
   const parent = await built(Template().fromBaseImage().setEnvs({ PARENT: 'yes' }).runCmd('echo parent > parent.txt'))
   const child = await built(Template().fromTemplate(parent.name).runCmd('cat parent.txt > child.txt'))
@@ -137,6 +234,7 @@ test('a template is built on another, with its commands and environment', async 
 
 test('templates exist by name, and are told apart by tags', async () => {
   assert.equal(await Template.exists('base'), true)
+  assert.equal(await Template.aliasExists('base'), true)
   assert.equal(await Template.exists(`nonexistent-${randomUUID()}`), false)
   const name = `${mark}-tags`
   const build = (text, tag) => built(Template().fromBaseImage().runCmd(`echo ${text} > which.txt`), { name: `${name}:${tag}` })

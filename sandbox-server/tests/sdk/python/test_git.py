@@ -56,3 +56,22 @@ class Git:
         self.assertEqual(await settle(self.sandbox.files.read("/home/user/clone/c.txt")), "pushed\n")
         await settle(self.git.create_branch(REPO, "lonely"))
         await self.raises(GitUpstreamException, lambda: self.git.pull(REPO))
+
+    async def test_what_was_changed_is_unstaged_restored_and_reset(self):
+        await settle(self.sandbox.files.write(f"{REPO}/a.txt", "two\n"))
+        await settle(self.git.add(REPO))
+        await settle(self.git.restore(REPO, paths=["a.txt"], staged=True))
+        status = await settle(self.git.status(REPO))
+        self.assertEqual([(one.name, one.staged) for one in status.file_status], [("a.txt", False)])
+        await settle(self.git.restore(REPO, paths=["a.txt"]))
+        self.assertEqual(await settle(self.sandbox.files.read(f"{REPO}/a.txt")), "one\n")
+        await self.commit("a.txt", "two\n", "second")
+        await settle(self.git.reset(REPO, mode="hard", target="HEAD~1"))
+        self.assertEqual(await self.sh("git log --format=%s; cat a.txt"), "first\none\n")
+
+    async def test_settings_and_credentials_are_kept(self):
+        await settle(self.git.set_config("pull.rebase", "true", scope="local", path=REPO))
+        self.assertEqual(await settle(self.git.get_config("pull.rebase", scope="local", path=REPO)), "true")
+        self.assertIsNone(await settle(self.git.get_config("no.such", scope="local", path=REPO)))
+        await settle(self.git.dangerously_authenticate("u", "p", host="git.example", protocol="https"))
+        self.assertIn("https://u:p@git.example", await self.sh("cat ~/.git-credentials"))

@@ -1,8 +1,10 @@
 import asyncio
+import datetime
 import secrets
 
 from e2b import (
     AuthenticationException,
+    FileNotFoundException,
     SandboxException,
     SandboxNotFoundException,
 )
@@ -151,6 +153,18 @@ class Sandboxes:
         self.assertTrue(all(getattr(one, "status_code", None) == 409 for one in refused), refused)
         self.assertEqual(await self.listed(metadata), list(ids))
 
+    async def test_a_sandbox_has_an_address_for_each_port_and_for_mcp(self):
+        sandbox = await self.created()
+        host = f"8000-{sandbox.sandbox_id}.{sandbox.sandbox_domain}"
+        self.assertEqual(await settle(sandbox.get_host(8000)), host)
+        url = await settle(sandbox.get_mcp_url())
+        self.assertEqual(url, f"https://{await settle(sandbox.get_host(50005))}/mcp")
+        await self.raises(FileNotFoundException, lambda: sandbox.get_mcp_token())
+        # What the gateway of a template leaves there is read from there.
+        gateway = "mkdir -p /etc/mcp-gateway && printf gate > /etc/mcp-gateway/.token"
+        await settle(sandbox.commands.run(gateway, user="root"))
+        self.assertEqual(await settle(sandbox.get_mcp_token()), "gate")
+
     async def test_a_failed_mcp_start_kills_the_sandbox(self):
         metadata = {"mark": self.mark}
         await self.raises(
@@ -171,6 +185,10 @@ class Sandboxes:
             self.assertTrue(0 <= one.mem_used <= one.mem_total and one.mem_total > 0)
             self.assertTrue(0 <= one.disk_used <= one.disk_total and one.disk_total > 0)
             self.assertLess(abs((now() - one.timestamp).total_seconds()), 60)
+        before = metrics[0].timestamp - datetime.timedelta(hours=1)
+        end = before + datetime.timedelta(seconds=1)
+        self.assertEqual(await settle(sandbox.get_metrics(start=before, end=end)), [])
+        self.assertNotEqual(await settle(sandbox.get_metrics(start=before)), [])
 
     async def test_a_sandbox_as_a_context_is_killed_at_its_end(self):
         metadata = {"mark": self.mark}

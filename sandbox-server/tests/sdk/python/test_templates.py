@@ -1,5 +1,6 @@
 """Templates, volumes and secrets, by both clients of the SDK."""
 
+import json
 import os
 import secrets
 import tempfile
@@ -18,6 +19,11 @@ from e2b import (  # noqa: E402
     Volume,
     VolumeException,
     VolumePathNotFoundException,
+    wait_for_file,
+    wait_for_port,
+    wait_for_process,
+    wait_for_timeout,
+    wait_for_url,
 )
 
 from support import API, asked, both, settle  # noqa: E402
@@ -83,8 +89,45 @@ class Templates:
         with self.assertRaisesRegex(BuildException, "--image-alias"):
             await self.built(self.template().from_image("example.test/none:1"))
 
+    async def test_a_start_command_runs_in_each_sandbox_and_is_waited_for_in_every_way(self):
+        serving = "cd /tmp && exec python3 -m http.server 8125"
+        ways = [
+            wait_for_port(8125),
+            wait_for_url("http://127.0.0.1:8125/"),
+            wait_for_process("python3"),
+            wait_for_timeout(100),
+        ]
+        for ready in ways:
+            _, name, _ = await self.built(self.template().from_base_image().set_start_cmd(serving, ready))
+            sandbox = await self.created(name)
+            self.assertRegex(await self.stdout(sandbox, "pgrep -f http.server"), r"^\d+\n")
+        template = self.template().from_base_image().run_cmd("touch /tmp/done")
+        _, name, _ = await self.built(template.set_ready_cmd(wait_for_file("/tmp/done")))
+        self.assertTrue(await settle((await self.created(name)).files.exists("/tmp/done")))
+
+    async def test_a_template_is_made_from_a_dockerfile_and_from_another(self):
+        with tempfile.TemporaryDirectory() as context:
+            with open(os.path.join(context, "a.txt"), "w") as file:
+                file.write("copied")
+            lines = ["FROM ubuntu:22.04", "ENV PLACE=here", "WORKDIR /work", "COPY a.txt b.txt"]
+            lines += ['RUN echo "$PLACE" > made.txt', "USER user", ""]
+            template = self.template(file_context_path=context).from_dockerfile("\n".join(lines))
+            _, parent, _ = await self.built(template)
+            child = self.template(file_context_path=context).from_template(parent)
+            child = child.copy_items([{"src": "a.txt", "dest": "/home/user/c.txt", "mode": 0o600}])
+            child = child.make_symlink("/work/made.txt", "/home/user/link").set_user("user")
+            _, name, _ = await self.built(child)
+        sandbox = await self.created(name)
+        out = await self.stdout(sandbox, "pwd; whoami; cat b.txt ~/link; stat -c %a ~/c.txt")
+        self.assertEqual(out, "/work\nuser\ncopiedhere\n600\n")
+        self.assertIn("WORKDIR /work", self.template.to_dockerfile(template).splitlines())
+        plain = self.template().from_image("ubuntu:22.04").pip_install("six").apt_install("vim")
+        sent = json.loads(self.template.to_json(plain))
+        self.assertEqual((sent["fromImage"], [step["type"] for step in sent["steps"]]), ("ubuntu:22.04", ["RUN"] * 2))
+
     async def test_templates_exist_by_name_and_have_tags(self):
         self.assertTrue(await settle(self.template.exists("base")))
+        self.assertTrue(await settle(self.template.alias_exists("base")))
         self.assertFalse(await settle(self.template.exists(f"{self.mark}-none")))
         info, name, _ = await self.built(self.template().from_base_image(), f"{self.mark}-tags:v1")
         assigned = await settle(self.template.assign_tags(name, ["production", "stable"]))
@@ -113,6 +156,8 @@ class Templates:
             entry = await settle(volume.write_file("/a/first.txt", "hello"))
             self.assertEqual((entry.name, entry.path, entry.size), ("first.txt", "/a/first.txt", 5))
             self.assertEqual(await settle(volume.read_file("/a/first.txt")), "hello")
+            changed = await settle(volume.update_metadata("/a/first.txt", mode=0o600))
+            self.assertEqual((changed.mode, changed.size), (0o600, 5))
             sandbox = await self.created(volume_mounts={"/mnt/data": volume.name})
             await settle(sandbox.commands.run("echo inside > /mnt/data/inside.txt"))
             self.assertEqual(await settle(volume.read_file("/inside.txt")), "inside\n")
