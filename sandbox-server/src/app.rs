@@ -36,11 +36,11 @@ pub(crate) struct App {
 impl App {
     pub(crate) async fn open(provider: Arc<dyn SandboxProvider>, config: ServerConfig) -> Result<Arc<Self>> {
         let home = config.home.clone();
-        let (store, secret) = blocking(move || {
+        let (store, secret, machine) = blocking(move || {
             let store = Store::open(&home)?;
             let secret = store.secret()?;
             sandboxes::forget_old(&store)?;
-            Ok((store, secret))
+            Ok((store, secret, Machine::look(&home)))
         })
         .await?;
         let guard = Guard::new(&config.allowed_hosts);
@@ -55,7 +55,7 @@ impl App {
             guard,
             store,
             tokens: Tokens::new(&secret),
-            machine: Machine::look(),
+            machine,
             sandboxes: Index::default(),
             flights: Flights::default(),
             templates,

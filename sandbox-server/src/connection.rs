@@ -18,6 +18,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, watch};
 
 use crate::inflow::{self, Inflow};
+use crate::pace::{Answer, Pace, Paced};
 
 /// How long to wait before accepting again when accepting failed, most likely for want of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -25,12 +26,12 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// How long requests in flight may go on after the stop; then their connections are dropped.
 const STOP_GRACE: Duration = Duration::from_secs(5);
 
-/// How long a client may take to send the head of its next request: longer than the SDKs keep idle connections, so that
-/// none is closed just when it is used again.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(620);
+/// How long a connection may wait for its next request: longer than the SDKs keep idle ones, so that none is closed just
+/// when it is used again.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(620);
 
 /// Most bytes that one connection keeps of a body on its way through.
-const BUFFER: usize = 64 * 1024;
+const BUFFER: usize = 256 * 1024;
 
 /// What a request can know and do about the connection it came on.
 #[derive(Clone, Debug)]
@@ -103,12 +104,13 @@ where
     let dropped = Arc::clone(&connection.drop_it);
     let upgraded = Arc::new(AtomicBool::new(false));
     // Whoever is refused in the middle of an upload is to read why, not to be reset.
-    let stream = Lingering::new(stream, Arc::clone(&upgraded));
+    let pace = Pace::new();
+    let stream = Lingering::new(Paced::new(stream, Arc::clone(&pace)), Arc::clone(&upgraded));
     let answer = service_fn(|request: Request<Incoming>| {
         // What is left of a smaller one is read and thrown away.
         let unread = request.body().size_hint().lower() > inflow::DRAINED;
         let answered = handle(request.map(Inflow::new), connection.clone());
-        let upgraded = Arc::clone(&upgraded);
+        let (upgraded, answering) = (Arc::clone(&upgraded), pace.answer());
         async move {
             let mut response = answered.await;
             if response.status() == StatusCode::SWITCHING_PROTOCOLS {
@@ -118,22 +120,23 @@ where
                 // was not told would send its next request into it.
                 response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
             }
-            Ok::<_, Infallible>(response)
+            Ok::<_, Infallible>(response.map(|body| Answer::new(body, answering)))
         }
     });
     let mut conversation = std::pin::pin!(
         http1::Builder::new()
             .timer(TokioTimer::new())
-            .header_read_timeout(HEAD_TIMEOUT)
+            .header_read_timeout(IDLE_TIMEOUT)
             .max_buf_size(BUFFER)
             .serve_connection(TokioIo::new(stream), answer)
             .with_upgrades()
     );
-    let mut told = false;
+    let (mut overdue, mut told) = (std::pin::pin!(pace.overdue()), false);
     let ended = loop {
         tokio::select! {
             ended = conversation.as_mut() => break ended,
             () = dropped.notified() => return,
+            () = &mut overdue => return tracing::debug!("a connection brought no whole head of a request"),
             _ = stopping.wait_for(|stopping| *stopping), if !told => {
                 told = true;
                 conversation.as_mut().graceful_shutdown();

@@ -17,6 +17,7 @@ mod images;
 mod inflow;
 mod machine;
 mod network;
+mod pace;
 mod proxy;
 mod resolve;
 mod rooted;

@@ -33,7 +33,8 @@ impl Server {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] when it would be open to other machines without an API key;
-    /// [`ErrorKind::Unavailable`] when the address or the home cannot be used.
+    /// [`ErrorKind::Conflict`] when another server uses the home; [`ErrorKind::Unavailable`] when the address or the home
+    /// cannot be used.
     pub async fn start(provider: Arc<dyn SandboxProvider>, config: ServerConfig) -> Result<Self> {
         if !config.listen.ip().is_loopback() && config.api_key.is_none() {
             return Err(Error::invalid_argument(format!(

@@ -1,6 +1,6 @@
 //! What the server keeps in its home: small JSON documents, each replaced whole.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
@@ -25,6 +25,8 @@ pub(crate) enum Durability {
 #[derive(Debug)]
 pub(crate) struct Store {
     root: PathBuf,
+    /// Held as long as this is: what one server keeps in memory, another one must not change.
+    _lock: File,
     /// Makes names of unfinished documents unique in this process.
     staged: AtomicU64,
 }
@@ -38,11 +40,39 @@ fn failed(doing: &'static str, path: &Path, error: io::Error) -> Error {
     Error::new(kind, format!("cannot {doing} {}", path.display())).with_source(error)
 }
 
+/// Makes a directory for this user alone.
+fn make_dir(path: &Path) -> Result<()> {
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
+    made.map_err(|error| failed("make the directory", path, error))
+}
+
+/// Keeps other servers out; the kernel lets them in when this one has ended, however it did.
+fn lock(root: &Path) -> Result<File> {
+    let path = root.join("lock");
+    let mut options = OpenOptions::new();
+    let file = options.write(true).create(true).truncate(false).mode(0o600).open(&path);
+    let file = file.map_err(|error| failed("open", &path, error))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => {
+            let message = format!(
+                "another server uses {}; stop that one, or give this one another home",
+                root.display()
+            );
+            Err(Error::new(ErrorKind::Conflict, message))
+        }
+        Err(TryLockError::Error(error)) => Err(failed("lock", &path, error)),
+    }
+}
+
 impl Store {
     /// Opens the home, and makes it on first use.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Conflict`] while another server uses it.
     pub(crate) fn open(root: &Path) -> Result<Self> {
-        let store = Self { root: root.to_owned(), staged: AtomicU64::new(0) };
-        store.make_dir("")?;
+        make_dir(root)?;
+        let store = Self { root: root.to_owned(), _lock: lock(root)?, staged: AtomicU64::new(0) };
         store.sweep(root, 0).map_err(|error| failed("sweep", root, error))?;
         Ok(store)
     }
@@ -50,44 +80,30 @@ impl Store {
     /// Makes a directory of documents, for this user alone; returns its path.
     pub(crate) fn make_dir(&self, name: &str) -> Result<PathBuf> {
         let path = self.root.join(name);
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(&path)
-            .map_err(|error| failed("make the directory", &path, error))?;
+        make_dir(&path)?;
         Ok(path)
     }
 
     /// Reads the secret that tokens are derived from; draws it on first use.
     pub(crate) fn secret(&self) -> Result<[u8; SECRET_BYTES]> {
         let path = self.root.join("secret");
-        loop {
-            match std::fs::read(&path) {
-                Ok(bytes) => {
-                    return bytes.try_into().map_err(|_| {
-                        let message = format!("{} does not hold {SECRET_BYTES} bytes", path.display());
-                        Error::new(ErrorKind::Unexpected, message)
-                    });
-                }
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(failed("read", &path, error)),
+        match std::fs::read(&path) {
+            Ok(bytes) => {
+                return bytes.try_into().map_err(|_| {
+                    let message = format!("{} does not hold {SECRET_BYTES} bytes", path.display());
+                    Error::new(ErrorKind::Unexpected, message)
+                });
             }
-            let mut secret = [0; SECRET_BYTES];
-            getrandom::fill(&mut secret).map_err(|error| {
-                Error::new(ErrorKind::Unexpected, "the system gave no random bytes")
-                    .with_source(error.to_string())
-            })?;
-            let staged = self.stage(&path, &secret, Durability::Machine)?;
-            // Not a rename: of two servers that start at once, both use the first secret.
-            let linked = std::fs::hard_link(&staged, &path);
-            let _ = std::fs::remove_file(&staged);
-            match linked {
-                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                    return Err(failed("write", &path, error));
-                }
-                _ => self.sync_parent(&path)?,
-            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(failed("read", &path, error)),
         }
+        let mut secret = [0; SECRET_BYTES];
+        getrandom::fill(&mut secret).map_err(|error| {
+            Error::new(ErrorKind::Unexpected, "the system gave no random bytes")
+                .with_source(error.to_string())
+        })?;
+        self.replace(&path, &secret, Durability::Machine)?;
+        Ok(secret)
     }
 
     /// Reads a document; `None` when there is none.
@@ -113,13 +129,17 @@ impl Store {
         let bytes = serde_json::to_vec(document).map_err(|error| {
             Error::new(ErrorKind::Unexpected, format!("{name} cannot be written as JSON")).with_source(error)
         })?;
-        let staged = self.stage(&path, &bytes, durability)?;
-        if let Err(error) = std::fs::rename(&staged, &path) {
+        self.replace(&path, &bytes, durability)
+    }
+
+    fn replace(&self, path: &Path, bytes: &[u8], durability: Durability) -> Result<()> {
+        let staged = self.stage(path, bytes, durability)?;
+        if let Err(error) = std::fs::rename(&staged, path) {
             let _ = std::fs::remove_file(&staged);
-            return Err(failed("write", &path, error));
+            return Err(failed("write", path, error));
         }
         if durability == Durability::Machine {
-            self.sync_parent(&path)?;
+            self.sync_parent(path)?;
         }
         Ok(())
     }
@@ -245,6 +265,17 @@ mod tests {
             std::fs::read_dir(&room).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         left.sort();
         assert_eq!(left, [own.as_str(), ".x.7.new", "4194305.7.new"]);
+    }
+
+    #[test]
+    fn a_home_has_one_server_at_a_time() {
+        let home = tempfile::tempdir().unwrap();
+        let store = Store::open(home.path()).unwrap();
+        let refused = Store::open(home.path()).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Conflict);
+        assert!(refused.message().contains(&home.path().display().to_string()), "{refused}");
+        drop(store);
+        Store::open(home.path()).unwrap();
     }
 
     #[test]

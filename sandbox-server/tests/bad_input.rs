@@ -222,6 +222,40 @@ fn a_change_that_cannot_be_changes_nothing() {
 }
 
 #[test]
+fn a_policy_that_needs_another_network_is_refused_whole() {
+    let server = Served::start(&["--egress", "host"]);
+    let at = server.address();
+    let sandbox = Box::create(at, json!({ "timeout": 600 }));
+    let before = sandbox.info().json();
+    let put = |policy: Value| sandbox.control("PUT", "/network").json(&policy).send(at);
+    let refusal = put(json!({ "allow_internet_access": false }));
+    assert_ne!(refused(&refusal, 501), "");
+    assert_eq!(refusal.header("should-retry"), Some("false"));
+    // Some traffic and not all is nothing that this machine can sort.
+    refused(&put(json!({ "denyOut": ["10.0.0.0/8"] })), 400);
+    assert_eq!(sandbox.info().json(), before);
+    assert_eq!(put(json!({ "allow_internet_access": true })).status, 204);
+    assert_eq!(sandbox.info().json()["allowInternetAccess"], true);
+}
+
+#[test]
+fn a_body_that_is_no_plain_json_is_refused_as_e2b_refuses_it() {
+    let server = Served::start(&[]);
+    let at = server.address();
+    // E2B's control plane decodes no encoding: gzip is no JSON to it.
+    let gzip = [31_u8, 139, 8, 0, 0, 0, 0, 0, 0, 3, 171, 174, 5, 0, 67, 191, 166, 163, 2, 0, 0, 0];
+    let packed = Request::new("POST", "/v2/sandboxes").key().header("Content-Encoding", "gzip").body(gzip);
+    refused(&packed.send(at), 400);
+    // A type is not asked for, and an absent body is an empty object.
+    let sandbox = Box::create(at, json!({}));
+    for media in ["", "text/plain", "application/x-www-form-urlencoded", "application/json; charset=latin1"] {
+        let typed = |rest: &str| sandbox.control("POST", rest).header("Content-Type", media);
+        assert_eq!(typed("/refreshes").send(at).status, 204, "{media:?}");
+        assert_eq!(typed("/timeout").body(r#"{"timeout":60}"#).send(at).status, 204, "{media:?}");
+    }
+}
+
+#[test]
 fn the_same_idempotency_key_makes_one_sandbox() {
     let server = Served::start(&[]);
     let at = server.address();

@@ -311,6 +311,23 @@ fn pages_may_use_a_daemon_with_its_token() {
 }
 
 #[test]
+fn an_upload_to_a_device_goes_through_and_leaves_the_device_as_it_was() {
+    let server = Served::start(&[]);
+    let sandbox = Box::create(server.address(), json!({}));
+    let look = || {
+        let stat = sandbox.daemon("POST", "/filesystem.Filesystem/Stat");
+        let stat = stat.header("Content-Type", "application/json").body(r#"{"path":"/dev/null"}"#);
+        let entry = &stat.send(sandbox.at).json()["entry"];
+        (entry["owner"].clone(), entry["permissions"].clone())
+    };
+    let before = look();
+    for size in [3, 1_000_000] {
+        sandbox.write("/dev/null", &"x".repeat(size));
+    }
+    assert_eq!(look(), before);
+}
+
+#[test]
 fn streams_of_any_length_pass_whole_in_both_directions() {
     let server = Served::start(&[]);
     let at = server.address();

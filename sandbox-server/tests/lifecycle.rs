@@ -35,6 +35,10 @@ fn a_connect_and_a_refresh_put_the_end_off_and_only_a_timeout_brings_it_nearer()
     let server = Served::start(&[]);
     let sandbox = Box::create(server.address(), json!({ "timeout": 600 }));
     assert_eq!(left(&sandbox), 600);
+    // Facts that no measurement has told yet are those of the machine.
+    for field in ["cpuCount", "memoryMB", "diskSizeMB"] {
+        assert_ne!(sandbox.info().json()[field], 0, "{field}");
+    }
     assert_eq!(post(&sandbox, "/connect", json!({ "timeout": 60 })), 200);
     assert_eq!(left(&sandbox), 600);
     assert_eq!(post(&sandbox, "/connect", json!({ "timeout": 900 })), 200);
@@ -293,6 +297,21 @@ fn a_connect_at_the_moment_of_the_pause_gets_the_sandbox_back() {
         assert_eq!((sandbox.info().json()["state"].as_str(), left(sandbox)), (Some("running"), 300));
         sandbox.write("there.txt", "yes");
         assert_eq!(sandbox.read("there.txt").text(), "yes");
+    });
+}
+
+#[test]
+fn a_refresh_at_the_moment_of_the_pause_keeps_the_sandbox_running_or_wakes_nothing() {
+    let server = Served::start(&[]);
+    let refresh = |_: usize, sandbox: &Box| {
+        sandbox.control("POST", "/refreshes").json(&json!({ "duration": 300 })).send(sandbox.at)
+    };
+    around_the_end(&server, true, refresh, |_, sandbox, answer| {
+        let state = sandbox.info().json()["state"].as_str().unwrap().to_owned();
+        match answer.status {
+            204 => assert_eq!((state.as_str(), left(sandbox)), ("running", 300)),
+            _ => assert_eq!((answer.status, state.as_str()), (404, "paused"), "{answer:?}"),
+        }
     });
 }
 

@@ -106,6 +106,21 @@ fn three_rounds_of_pause_and_resume_keep_id_token_files_and_processes() {
 }
 
 #[test]
+fn a_second_server_over_the_same_home_is_refused_and_the_first_one_goes_on() {
+    let server = Served::start(&[]);
+    let sandbox = Box::create(server.address(), json!({ "timeout": 600 }));
+    let refused = std::process::Command::new(env!("CARGO_BIN_EXE_sandhold-server"))
+        .args(["--listen", "127.0.0.1:0", "--home"])
+        .arg(server.state())
+        .output()
+        .unwrap();
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert!(!refused.status.success() && refused.stdout.is_empty());
+    assert!(said.contains("another server uses") && said.contains("home"), "{said}");
+    assert_eq!(sandbox.health(), 204);
+}
+
+#[test]
 fn a_server_that_is_told_to_stop_ends_by_itself_and_leaves_sandboxes_alone() {
     let mut server = Served::start(&[]);
     let sandbox = Box::create(server.address(), json!({ "timeout": 600 }));

@@ -410,6 +410,8 @@ fn bad_requests_have_the_statuses_of_e2b() {
         ("GET", "/templates/aliases/none", Value::Null),
         ("GET", "/templates/none", Value::Null),
         ("GET", "/templates/none/tags", Value::Null),
+        // The base is this machine's, and no template of anybody's.
+        ("GET", "/templates/base/tags", Value::Null),
         ("DELETE", "/templates/sandhold%2Fnone%3Av1", Value::Null),
         ("POST", "/v2/sandboxes", json!({ "templateID": "plain:v2" })),
     ] {
@@ -417,6 +419,31 @@ fn bad_requests_have_the_statuses_of_e2b() {
     }
     let keyless = Request::new("GET", "/v2/templates").send(at);
     assert_eq!(keyless.status, 401);
+}
+
+#[test]
+fn what_a_template_starts_runs_again_when_the_memory_of_its_sandbox_was_lost() {
+    let server = Served::start(&[]);
+    let at = server.address();
+    let body = json!({
+        "fromTemplate": "base", "steps": [], "readyCmd": "test -s /home/user/runs",
+        "startCmd": "echo run >> /home/user/runs; exec sleep 1000",
+    });
+    let (_, end) = built(at, "serving", &body);
+    assert_eq!(end["status"], "ready", "{end}");
+    let sandbox = sandbox(at, "serving");
+    let runs = || sandbox.read("/home/user/runs").text().to_owned();
+    assert_eq!(runs(), "run\n");
+    let connect = || {
+        let connected = sandbox.control("POST", "/connect").json(&json!({ "timeout": 60 })).send(at);
+        assert_eq!(connected.status, 201, "{connected:?}");
+    };
+    assert_eq!(sandbox.control("POST", "/pause").send(at).status, 204);
+    connect();
+    assert_eq!(runs(), "run\n", "memory was kept, and so is what runs");
+    assert_eq!(sandbox.control("POST", "/pause").json(&json!({ "memory": false })).send(at).status, 204);
+    connect();
+    until("it runs again", || runs() == "run\nrun\n");
 }
 
 #[test]

@@ -25,7 +25,7 @@ const TRIES: u32 = 5;
 const TRY_PAUSE: Duration = Duration::from_millis(100);
 
 /// Most bytes that one connection keeps of a body on its way through.
-const BUFFER: usize = 64 * 1024;
+const BUFFER: usize = 256 * 1024;
 
 /// The connections of one sandbox to its daemon that wait for a request, and what makes new ones.
 #[derive(Debug, Default)]

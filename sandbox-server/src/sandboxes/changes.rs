@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use sandhold_core::{
-    ConnectOptions, DestroyOutcome, Error, Memory, PauseOptions, PauseOutcome, Result, SandboxInfo,
-    SandboxProviderExt, SandboxState,
+    ConnectOptions, Connection, DestroyOutcome, Error, Memory, PauseOptions, PauseOutcome, Result,
+    SandboxHandle, SandboxInfo, SandboxProviderExt, SandboxState,
 };
 use sandhold_e2b::wire::{NetworkUpdate, PauseMode};
 
+use super::create::START_LIMIT;
 use super::expiry;
 use super::index::not_found;
 use super::sandbox::{Phase, Run, Sandbox, now};
@@ -17,6 +18,7 @@ use crate::app::App;
 use crate::error::{ApiError, ApiResult};
 use crate::network;
 use crate::store::Durability;
+use crate::templates::start::start;
 
 /// Ends of leases that are closer than this are the same.
 const SAME_END: Duration = Duration::from_secs(1);
@@ -34,6 +36,13 @@ pub(crate) enum Connected {
     Running,
     /// It was woken.
     Resumed,
+}
+
+/// Whether the end of a run may be brought nearer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Nearer {
+    Too,
+    Never,
 }
 
 impl App {
@@ -75,11 +84,18 @@ impl App {
             match self.extend_now(sandbox, timeout).await {
                 // It ended before it could be extended, and is what it is now.
                 Err(_) if sandbox.phase() != Phase::Running => {}
-                extended => return extended,
+                Err(error) => return Err(error),
+                Ok((connected, anew)) => {
+                    drop(turn);
+                    begin_anew(sandbox, anew).await;
+                    return Ok(connected);
+                }
             }
         }
         sandbox.must_be_there()?;
-        self.resume_now(&turn, sandbox, timeout, memory).await?;
+        let anew = self.resume_now(&turn, sandbox, timeout, memory).await?;
+        drop(turn);
+        begin_anew(sandbox, anew).await;
         Ok(Connected::Resumed)
     }
 
@@ -91,22 +107,30 @@ impl App {
         memory: Memory,
     ) -> ApiResult<()> {
         let turn = sandbox.turn().await?;
-        match sandbox.phase() {
-            Phase::Killing => Err(not_found(&sandbox.id)),
-            Phase::Running => Err(ApiError::conflict(format!("Sandbox {} is already running", sandbox.id))),
-            _ => self.resume_now(&turn, sandbox, timeout, memory).await,
-        }
+        let anew = match sandbox.phase() {
+            Phase::Killing => return Err(not_found(&sandbox.id)),
+            Phase::Running => {
+                return Err(ApiError::conflict(format!("Sandbox {} is already running", sandbox.id)));
+            }
+            _ => self.resume_now(&turn, sandbox, timeout, memory).await?,
+        };
+        drop(turn);
+        begin_anew(sandbox, anew).await;
+        Ok(())
     }
 
     /// Wakes a paused sandbox because somebody wants to talk to it.
     pub(crate) async fn wake(self: &Arc<Self>, sandbox: &Arc<Sandbox>) -> ApiResult<()> {
         let timeout = Duration::from_secs(sandbox.made.timeout.max(300)).min(self.config.max_run);
         let turn = sandbox.turn().await?;
-        match sandbox.phase() {
-            Phase::Killing => Err(not_found(&sandbox.id)),
-            Phase::Running => Ok(()),
-            _ => self.resume_now(&turn, sandbox, timeout, Memory::Kept).await,
-        }
+        let anew = match sandbox.phase() {
+            Phase::Killing => return Err(not_found(&sandbox.id)),
+            Phase::Running => return Ok(()),
+            _ => self.resume_now(&turn, sandbox, timeout, Memory::Kept).await?,
+        };
+        drop(turn);
+        begin_anew(sandbox, anew).await;
+        Ok(())
     }
 
     async fn resume_now(
@@ -115,7 +139,7 @@ impl App {
         sandbox: &Arc<Sandbox>,
         timeout: Duration,
         memory: Memory,
-    ) -> ApiResult<()> {
+    ) -> ApiResult<Anew> {
         turn.begins_transition();
         let started_at = now();
         let run = sandbox.run();
@@ -127,20 +151,26 @@ impl App {
         });
         sandbox.set_phase(Phase::Resuming);
         match self.provider.connect_opts(&sandbox.provided, options).await {
-            Ok(connection) => sandbox.pool.set_handle(connection.handle),
+            Ok(connection) => {
+                sandbox.pool.set_handle(Arc::clone(&connection.handle));
+                sandbox.begin_run(started_at, started_at + timeout);
+                sandbox.set_phase(Phase::Running);
+                self.note_or_warn(sandbox).await;
+                Ok(anew(connection))
+            }
             Err(error) => {
                 self.settle_after(sandbox).await;
                 sandbox.must_be_there()?;
-                return Err(error.into());
+                Err(error.into())
             }
         }
-        sandbox.begin_run(started_at, started_at + timeout);
-        sandbox.set_phase(Phase::Running);
-        self.note_or_warn(sandbox).await;
-        Ok(())
     }
 
-    async fn extend_now(self: &Arc<Self>, sandbox: &Arc<Sandbox>, timeout: Duration) -> ApiResult<Connected> {
+    async fn extend_now(
+        self: &Arc<Self>,
+        sandbox: &Arc<Sandbox>,
+        timeout: Duration,
+    ) -> ApiResult<(Connected, Anew)> {
         let run = sandbox.run();
         let (end, lease) = self.end_of_run(run.started_at, timeout)?;
         let connected =
@@ -151,10 +181,10 @@ impl App {
                 let started_at = now();
                 sandbox.set_phase(Phase::Resuming);
                 sandbox.begin_run(started_at, started_at + timeout);
-                sandbox.pool.set_handle(connection.handle);
+                sandbox.pool.set_handle(Arc::clone(&connection.handle));
                 sandbox.set_phase(Phase::Running);
                 self.note_or_warn(sandbox).await;
-                return Ok(Connected::Resumed);
+                return Ok((Connected::Resumed, anew(connection)));
             }
             Ok(_) if end > run.end_at => {
                 sandbox.set_end(end);
@@ -163,25 +193,26 @@ impl App {
             Ok(_) => {}
             Err(error) => return Err(self.failed(sandbox, error, not_found).await),
         }
-        Ok(Connected::Running)
+        Ok((Connected::Running, None))
     }
 
-    /// Lets a run go on for so long at least.
-    pub(crate) async fn extend(self: &Arc<Self>, sandbox: &Arc<Sandbox>, timeout: Duration) -> ApiResult<()> {
-        let _turn = sandbox.adjustment().await?;
-        sandbox.must_run(not_found)?;
-        self.extend_now(sandbox, timeout).await.map(drop)
-    }
-
-    /// Sets when a run ends, also sooner than before.
+    /// Sets when a run ends. It wakes nothing: a run that is over by then stays over.
     pub(crate) async fn set_timeout(
         self: &Arc<Self>,
         sandbox: &Arc<Sandbox>,
         timeout: Duration,
+        nearer: Nearer,
     ) -> ApiResult<()> {
         let _turn = sandbox.adjustment().await?;
+        if sandbox.ends_within(Duration::ZERO) {
+            expiry::see_out(self, sandbox, END_WAIT).await;
+        }
         sandbox.must_run(not_found)?;
-        let (end, lease) = self.end_of_run(sandbox.run().started_at, timeout)?;
+        let run = sandbox.run();
+        let (end, lease) = self.end_of_run(run.started_at, timeout)?;
+        if nearer == Nearer::Never && end <= run.end_at {
+            return Ok(());
+        }
         if let Err(error) = self.provider.set_lease(&sandbox.provided, lease).await {
             return Err(self.failed(sandbox, error, not_found).await);
         }
@@ -370,6 +401,22 @@ impl App {
         if let Err(error) = self.note(sandbox, Durability::Process).await {
             tracing::warn!(%error, id = sandbox.id, "the end of a run could not be noted");
         }
+    }
+}
+
+/// The handle of a sandbox that was started anew on its files.
+type Anew = Option<Arc<dyn SandboxHandle>>;
+
+fn anew(connection: Connection) -> Anew {
+    (connection.resumed == Some(Memory::Lost)).then_some(connection.handle)
+}
+
+/// Starts again what the template starts in each sandbox, which was lost with the memory. A sandbox where that fails is
+/// still the one with its owner's files: it is kept, and open.
+async fn begin_anew(sandbox: &Sandbox, anew: Anew) {
+    let (Some(handle), Some(commands)) = (anew, &sandbox.made.start) else { return };
+    if let Err(why) = start(handle.as_ref(), commands, START_LIMIT).await {
+        tracing::warn!(why, id = sandbox.id, "a sandbox runs without what its template starts");
     }
 }
 

@@ -21,7 +21,7 @@ use crate::resolve::Template;
 use crate::templates::start::start;
 
 /// How long the start command of a template may take until it is ready: a little less than clients wait.
-const START_LIMIT: Duration = Duration::from_secs(55);
+pub(super) const START_LIMIT: Duration = Duration::from_secs(55);
 
 /// The owner of every sandbox that this server makes.
 const OWNER: &str = "sandhold-server";

@@ -12,7 +12,7 @@ mod sandbox;
 mod spent;
 mod turn;
 
-pub(crate) use changes::Connected;
+pub(crate) use changes::{Connected, Nearer};
 pub(crate) use create::{Flights, NewSandbox};
 pub(crate) use index::{Index, not_found};
 pub(crate) use lines::{Closed, Line};

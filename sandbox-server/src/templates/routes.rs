@@ -362,6 +362,7 @@ fn shown(app: &App, record: &TemplateRecord, with_builds: bool) -> Template {
         build_status: latest.map(|build| build.status),
         cpu_count: build.and_then(|build| build.cpu_count).unwrap_or(app.machine.cpu_count),
         memory_mb: build.and_then(|build| build.memory_mb).unwrap_or(app.machine.memory_mb),
+        disk_size_mb: app.machine.disk_mb,
         envd_version: sandhold_envd::ENVD_VERSION.to_owned(),
         builds: with_builds
             .then(|| record.builds.iter().rev().map(|build| shown_build(app, build)).collect()),
@@ -378,7 +379,7 @@ fn shown_build(app: &App, build: &BuildRecord) -> BuildInfo {
         finished_at: build.finished_at,
         cpu_count: build.cpu_count.unwrap_or(app.machine.cpu_count),
         memory_mb: build.memory_mb.unwrap_or(app.machine.memory_mb),
-        disk_size_mb: None,
+        disk_size_mb: Some(app.machine.disk_mb),
         envd_version: (build.status == BuildStatus::Ready).then(|| sandhold_envd::ENVD_VERSION.to_owned()),
     }
 }

@@ -15,7 +15,7 @@ use sandhold_e2b::wire::{VolumeEntry, VolumeError};
 use serde::Deserialize;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::entry::{Fault, Files, Wanted, parse};
+use super::entry::{Fault, Files, Wanted, check_mode, parse};
 use super::{closed, token};
 use crate::app::App;
 use crate::error::ApiError;
@@ -121,12 +121,9 @@ impl Target {
                 );
             }
         };
-        Ok(Wanted {
-            uid: self.query.number("uid")?,
-            gid: self.query.number("gid")?,
-            mode: self.query.number("mode")?,
-            force,
-        })
+        let mode = self.query.number("mode")?;
+        check_mode(mode)?;
+        Ok(Wanted { uid: self.query.number("uid")?, gid: self.query.number("gid")?, mode, force })
     }
 }
 
@@ -154,6 +151,7 @@ struct Change {
 async fn change(target: Target, request: Request) -> Result<axum::Json<VolumeEntry>, Refusal> {
     let bytes = crate::extract::read(request).await?;
     let asked: Change = crate::extract::parse(&bytes)?;
+    check_mode(asked.mode)?;
     let wanted = Wanted { uid: asked.uid, gid: asked.gid, mode: asked.mode, force: false };
     let Target { directory, path, .. } = target;
     Ok(axum::Json(with_files(directory, move |files| files.change(path.as_deref(), wanted)).await?))

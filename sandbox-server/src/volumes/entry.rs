@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{FileType, Stat};
+use rustix::io::Errno;
 use sandhold_e2b::wire::{Timestamp, VolumeEntry, VolumeEntryKind};
 
 use crate::rooted::{Place, Root, inner_path, names};
@@ -31,11 +32,17 @@ pub(super) enum Fault {
 
 impl From<io::Error> for Fault {
     fn from(error: io::Error) -> Self {
+        // What stands in the way in the volume is the caller's to clear.
+        if matches!(Errno::from_io_error(&error), Some(Errno::LOOP | Errno::NAMETOOLONG | Errno::XDEV)) {
+            return Self::Invalid(error.to_string());
+        }
         match error.kind() {
             io::ErrorKind::NotFound => Self::NotFound,
-            io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput | io::ErrorKind::NotADirectory => {
-                Self::Invalid(error.to_string())
-            }
+            io::ErrorKind::InvalidData
+            | io::ErrorKind::InvalidInput
+            | io::ErrorKind::NotADirectory
+            | io::ErrorKind::IsADirectory
+            | io::ErrorKind::AlreadyExists => Self::Invalid(error.to_string()),
             io::ErrorKind::PermissionDenied => Self::Closed(format!(
                 "it belongs to a user inside, and this server does not run as root: {error}"
             )),
@@ -91,6 +98,16 @@ fn own(place: &Place, uid: u32, gid: u32) -> Result<(), Fault> {
         return Ok(());
     }
     Err(Fault::Invalid(format!("only a server that runs as root can give files to {uid}:{gid}")))
+}
+
+/// Refuses what are no permission bits.
+pub(super) fn check_mode(mode: Option<u32>) -> Result<(), Fault> {
+    match mode.filter(|mode| *mode > 0o7777) {
+        None => Ok(()),
+        Some(mode) => Err(Fault::Invalid(format!(
+            "the mode {mode} is more than the permission bits 0 to 4095 (0o7777)"
+        ))),
+    }
 }
 
 /// Reads a path of a request; `None` for the volume itself.
@@ -209,8 +226,16 @@ impl Files {
                 continue;
             }
             let place = self.root.place_of(parent)?;
-            place.make_dir(0o700)?;
-            settle(&place, Wanted::default(), 0o755)?;
+            match place.make_dir(0o700) {
+                Ok(()) => settle(&place, Wanted::default(), 0o755)?,
+                // A file, a link that leads nowhere inside, or another request's directory.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                    self.root.dir(parent).map_err(|_| {
+                        Fault::Invalid(format!("/{} is there, and is no directory", parent.display()))
+                    })?;
+                }
+                Err(error) => return Err(error.into()),
+            }
         }
         Ok(())
     }

@@ -13,7 +13,7 @@ use crate::api::to_the_end;
 use crate::app::App;
 use crate::error::{ApiError, ApiResult};
 use crate::extract::Json;
-use crate::sandboxes::Connected;
+use crate::sandboxes::{Connected, Nearer};
 
 /// Seconds of a connect that names none.
 const CONNECT_TIMEOUT: i64 = 300;
@@ -106,7 +106,7 @@ pub(super) async fn timeout(
 ) -> ApiResult<StatusCode> {
     let timeout = seconds(&app, asked.timeout)?;
     let sandbox = app.sandbox(&id).await?;
-    to_the_end(async move { app.set_timeout(&sandbox, timeout).await }).await?;
+    to_the_end(async move { app.set_timeout(&sandbox, timeout, Nearer::Too).await }).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -122,7 +122,7 @@ pub(super) async fn refresh(
     }
     let duration = Duration::from_secs(asked.max(SHORT_TIMEOUT).unsigned_abs());
     let sandbox = app.sandbox(&id).await?;
-    to_the_end(async move { app.extend(&sandbox, duration).await }).await?;
+    to_the_end(async move { app.set_timeout(&sandbox, duration, Nearer::Never).await }).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

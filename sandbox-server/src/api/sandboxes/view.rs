@@ -41,7 +41,7 @@ pub(super) fn listed(app: &App, sandbox: &Sandbox) -> Option<SandboxDetail> {
         end_at: Timestamp(run.end_at),
         cpu_count: app.machine.cpu_count,
         memory_mb: app.machine.memory_mb,
-        disk_size_mb: last.map_or(0, |sample| sample.disk_total >> 20),
+        disk_size_mb: last.map_or(app.machine.disk_mb, |sample| sample.disk_total >> 20),
         state,
         envd_version: ENVD_VERSION.to_owned(),
         metadata: (!sandbox.metadata.is_empty()).then(|| sandbox.metadata.clone()),

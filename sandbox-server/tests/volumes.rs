@@ -1,0 +1,102 @@
+//! What a volume's content API does with paths that lead elsewhere and with what is no mode.
+
+#![allow(clippy::unwrap_used, reason = "a broken rule panics")]
+
+#[path = "support/http.rs"]
+mod http;
+mod support;
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+
+use http::{Answer, Request};
+use serde_json::json;
+use support::Served;
+
+struct Volume {
+    server: Served,
+    id: String,
+    token: String,
+}
+
+impl Volume {
+    fn make() -> Self {
+        let server = Served::start(&[]);
+        let made =
+            Request::new("POST", "/volumes").key().json(&json!({ "name": "data" })).send(server.address());
+        assert_eq!(made.status, 201, "{made:?}");
+        let text = |field: &str| made.json()[field].as_str().unwrap().to_owned();
+        Self { id: text("volumeID"), token: text("token"), server }
+    }
+
+    /// Where its files are on this machine.
+    fn files(&self) -> PathBuf {
+        self.server.state().join("server/volume-files").join(&self.id).join("data")
+    }
+
+    fn ask(&self, method: &str, kind: &str, query: &str, body: &str) -> Answer {
+        Request::new(method, &format!("/volumecontent/{}/{kind}?{query}", self.id))
+            .header("Authorization", &format!("Bearer {}", self.token))
+            .body(body)
+            .send(self.server.address())
+    }
+}
+
+#[test]
+fn a_link_is_no_way_out_of_a_volume_and_the_caller_is_told_what_stands_in_the_way() {
+    let volume = Volume::make();
+    let outside = tempfile::tempdir().unwrap();
+    fs::write(outside.path().join("kept"), "kept").unwrap();
+    let files = volume.files();
+    for (name, target) in [
+        ("away", outside.path().to_str().unwrap()),
+        ("up", "../../../../../../../../tmp"),
+        ("round", "round"),
+        ("nowhere", "nothing"),
+    ] {
+        symlink(target, files.join(name)).unwrap();
+        for path in [format!("/{name}/file"), format!("/{name}/deep/file")] {
+            let put = volume.ask("PUT", "file", &format!("path={path}"), "x");
+            assert_eq!(
+                (put.status, &put.json()["code"]),
+                (400, &json!("invalid_argument")),
+                "{path} {put:?}"
+            );
+            let made = volume.ask("POST", "dir", &format!("path={path}&force=true"), "");
+            assert_eq!(made.status, 400, "{path} {made:?}");
+        }
+    }
+    fs::write(files.join("plain"), "plain").unwrap();
+    assert_eq!(volume.ask("PUT", "file", "path=/plain/file", "x").status, 400);
+    let long = "n".repeat(300);
+    assert_eq!(volume.ask("PUT", "file", &format!("path=/{long}"), "x").status, 400);
+    let names = |directory: &std::path::Path| fs::read_dir(directory).unwrap().count();
+    assert_eq!(
+        (names(outside.path()), fs::read_to_string(outside.path().join("kept")).unwrap()),
+        (1, "kept".into())
+    );
+    // Nothing was left behind, neither among the files nor where they wait.
+    assert_eq!((names(&files), names(&files.join("../staging"))), (5, 0));
+    // A link inside to a directory inside is a way like any other.
+    fs::create_dir(files.join("inner")).unwrap();
+    symlink("/inner", files.join("link")).unwrap();
+    assert_eq!(volume.ask("PUT", "file", "path=/link/file", "x").status, 201);
+    assert_eq!(fs::read_to_string(files.join("inner/file")).unwrap(), "x");
+}
+
+#[test]
+fn what_is_more_than_permission_bits_is_no_mode() {
+    let volume = Volume::make();
+    assert_eq!(volume.ask("PUT", "file", "path=/file&mode=384", "x").status, 201);
+    let mode = || volume.ask("GET", "path", "path=/file", "").json()["mode"].clone();
+    assert_eq!(mode(), 0o600);
+    for bad in ["4096", "33188", "4294967295", "4294967296", "99999999999999999999", "-1", "\"640\"", "1.5"] {
+        let patched = volume.ask("PATCH", "path", "path=/file", &format!("{{\"mode\":{bad}}}"));
+        assert_eq!((patched.status, &patched.json()["code"]), (400, &json!("invalid_argument")), "{bad}");
+        let put = volume.ask("PUT", "file", &format!("path=/other&mode={bad}"), "x");
+        assert_eq!(put.status, 400, "{bad} {put:?}");
+    }
+    assert_eq!(mode(), 0o600);
+    assert_eq!(volume.ask("PATCH", "path", "path=/file", r#"{"mode":420}"#).json()["mode"], 0o644);
+}
