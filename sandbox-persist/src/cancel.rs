@@ -66,6 +66,15 @@ impl Cancel {
         Self { dropped: Arc::default(), ends }
     }
 
+    /// The same, with half of the time that is left.
+    pub(crate) fn half(&self) -> Self {
+        let ends = self.ends.map(|(end, _)| {
+            let half = end.saturating_duration_since(Instant::now()) / 2;
+            (end - half, half)
+        });
+        Self { dropped: Arc::clone(&self.dropped), ends }
+    }
+
     pub(crate) fn check(&self) -> Result<()> {
         if self.dropped.load(Ordering::Relaxed) {
             return Err(Error::new(ErrorKind::Cancelled, "the call was dropped before it was done"));

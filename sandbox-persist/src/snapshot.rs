@@ -339,4 +339,16 @@ mod tests {
             assert!(bad.parse::<SnapId>().is_err(), "{bad}");
         }
     }
+
+    #[test]
+    fn ids_follow_one_another_whatever_the_clock_says() {
+        let mut id: SnapId = "20240229-235959-fffff0".parse().unwrap();
+        for _ in 0..100 {
+            let next = id.next().unwrap();
+            assert!(next > id, "{next} after {id}");
+            assert_eq!(next.as_str().parse::<SnapId>().unwrap(), next);
+            id = next;
+        }
+        assert!(id.as_str().starts_with("20240301-00000"), "{id}");
+    }
 }

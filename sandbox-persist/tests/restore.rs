@@ -327,3 +327,77 @@ async fn two_captures_at_once_are_one_after_the_other_and_both_are_kept() {
     assert!(snapshots.is_sorted_by(|a, b| a.id < b.id));
     place.fsck();
 }
+
+#[tokio::test]
+async fn a_file_that_has_grown_above_the_cap_is_kept_as_it_was_where_that_is_asked_for() {
+    for keep in [false, true] {
+        let place = Place::new().await;
+        let options = || {
+            let options = CaptureOptions::new().with_max_file(Some(10));
+            if keep { options.with_keep_last() } else { options }
+        };
+        place.write("grows", "small");
+        place.write("a", "1");
+        place.vault.capture(&place.work, options()).await.unwrap();
+        place.write("grows", "above the cap");
+        place.write("a", "2");
+        let snapshot = place.vault.capture(&place.work, options()).await.unwrap();
+        let side = place.vault.side_manifest(&snapshot).await.unwrap();
+        let told: Vec<_> = side.skipped.iter().map(|it| (it.path.to_string(), it.reason, it.size)).collect();
+        assert_eq!(told, [("grows".to_owned(), SkipReason::TooLarge, Some(13))]);
+        let target = place.path("out");
+        place.vault.restore(&snapshot.id, &target, RestoreOptions::new()).await.unwrap();
+        assert_eq!(fs::read(target.join("grows")).ok(), keep.then(|| b"small".to_vec()));
+    }
+}
+
+#[tokio::test]
+async fn a_workspace_that_is_written_to_all_the_time_is_captured_as_it_was_at_some_time() {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let place = Place::new().await;
+    let done = Arc::new(AtomicBool::new(false));
+    for index in 0..50 {
+        place.write(format!("still{index}"), index.to_string());
+    }
+    let writers: Vec<_> = (0..2u8)
+        .map(|writer| {
+            let (work, done) = (place.work.clone(), Arc::clone(&done));
+            std::thread::spawn(move || {
+                let mut turn = 0u32;
+                while !done.load(Ordering::Relaxed) {
+                    turn += 1;
+                    // One is written to in place, grows and shrinks; others come and go.
+                    let length = 1000 + (turn % 7) as usize * 100_000;
+                    fs::write(work.join(format!("busy{writer}")), vec![writer; length]).unwrap();
+                    let passing = work.join(format!("passing{writer}/{}", turn % 5));
+                    let _ = fs::create_dir_all(&passing);
+                    fs::write(passing.join("file"), turn.to_string()).unwrap();
+                    let _ = fs::remove_dir_all(work.join(format!("passing{writer}/{}", (turn + 2) % 5)));
+                }
+            })
+        })
+        .collect();
+    let mut taken = Vec::new();
+    while taken.len() < 15 {
+        match place.vault.capture(&place.work, CaptureOptions::new()).await {
+            Ok(snapshot) => taken.push(snapshot),
+            Err(failure) => assert_eq!(failure.reason(), Some("nothing_to_snapshot"), "{failure}"),
+        }
+    }
+    done.store(true, Ordering::Relaxed);
+    writers.into_iter().for_each(|writer| writer.join().unwrap());
+    for (index, snapshot) in taken.iter().enumerate() {
+        let target = place.path(&format!("out{index}"));
+        place.vault.restore(&snapshot.id, &target, RestoreOptions::new()).await.unwrap();
+        for index in 0..50 {
+            let text = fs::read_to_string(target.join(format!("still{index}"))).unwrap();
+            assert_eq!(text, index.to_string());
+        }
+        for writer in 0..2u8 {
+            let busy = fs::read(target.join(format!("busy{writer}"))).unwrap_or_default();
+            assert!(busy.iter().all(|byte| *byte == writer));
+        }
+    }
+    place.fsck();
+}

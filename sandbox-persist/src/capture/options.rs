@@ -104,6 +104,13 @@ impl CaptureOptions {
         self
     }
 
+    /// Keeps a file that has grown above the cap as an earlier snapshot has it. It is told all the same.
+    #[must_use]
+    pub fn with_keep_last(mut self) -> Self {
+        self.rules.keep_last = true;
+        self
+    }
+
     /// Adds a pattern of what is never captured.
     #[must_use]
     pub fn with_never(mut self, glob: impl Into<String>) -> Self {

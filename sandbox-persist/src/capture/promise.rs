@@ -49,7 +49,7 @@ fn promise(receipt: &mut Receipt, path: WorkPath, entry: &Entry) {
     let why = match (entry.kind, entry.content) {
         (Kind::Skipped(reason), _) => reason.as_str(),
         (_, Content::Unstable) => "unstable",
-        (_, Content::Kept) => "unreadable",
+        (_, Content::Kept) => "only_as_it_was_before",
         _ => {
             let mode = entry.git_mode().unwrap_or(0o040_000);
             // What is in a directory is promised by what the tree of it is.

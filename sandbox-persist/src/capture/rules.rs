@@ -13,6 +13,9 @@ use crate::side::SkipReason;
 pub struct CaptureRules {
     /// Files above this many bytes are left out, and told.
     pub max_file: Option<u64>,
+    /// Whether a file that has grown above that is kept as an earlier snapshot has it.
+    #[serde(default)]
+    pub keep_last: bool,
     /// Patterns as in `.gitignore` of what is never captured.
     pub never: Vec<String>,
     /// Whether `.env` and `.env.*`, but for examples, are left out.
@@ -25,6 +28,7 @@ impl Default for CaptureRules {
     fn default() -> Self {
         Self {
             max_file: Some(DEFAULT_MAX_FILE),
+            keep_last: false,
             never: Vec::new(),
             skip_env_files: true,
             skip_private_keys: true,
@@ -35,7 +39,8 @@ impl Default for CaptureRules {
 /// The rules of one capture, ready to be asked.
 #[derive(Debug)]
 pub(crate) struct Rules {
-    pub(crate) max_file: Option<u64>,
+    max_file: Option<u64>,
+    pub(crate) keep_last: bool,
     env_files: bool,
     pub(crate) private_keys: bool,
     never: Patterns,
@@ -52,10 +57,15 @@ impl Rules {
         }
         Ok(Self {
             max_file: rules.max_file,
+            keep_last: rules.keep_last,
             env_files: rules.skip_env_files,
             private_keys: rules.skip_private_keys,
             never: Patterns::parse(rules.never.join("\n").as_bytes()),
         })
+    }
+
+    pub(crate) fn is_too_large(&self, size: u64) -> bool {
+        self.max_file.is_some_and(|max| size > max)
     }
 
     /// Tells by its name that a path is not to be captured.

@@ -42,6 +42,9 @@ pub(crate) fn of(scan: &Scan, workspace: &Workspace, options: &CaptureOptions) -
             let reason = match (entry.kind, entry.content) {
                 (Kind::Skipped(reason), _) => Some(reason),
                 (_, Content::Unstable) => Some(SkipReason::Unstable),
+                (_, Content::Kept) if options.rules.max_file.is_some_and(|max| entry.stat.size > max) => {
+                    Some(SkipReason::TooLarge)
+                }
                 (_, Content::Kept) => Some(SkipReason::Unreadable),
                 _ => None,
             };

@@ -166,7 +166,10 @@ impl Store<'_> {
             Err(Errno::NOENT | Errno::NOTDIR) => entry.kind = Kind::Skipped(SkipReason::Vanished),
             // It has become a symlink, a pipe or a device meanwhile; the next look will say.
             Err(Errno::LOOP | Errno::INVAL | Errno::NXIO) => entry.kind = Kind::Skipped(SkipReason::Vanished),
-            Err(Errno::FBIG) => entry.kind = Kind::Skipped(SkipReason::TooLarge),
+            Err(Errno::FBIG) => match self.kept(worker, path, &entry.name).filter(|_| self.rules.keep_last) {
+                Some(id) => (entry.id, entry.content) = (id, Content::Kept),
+                None => entry.kind = Kind::Skipped(SkipReason::TooLarge),
+            },
             Err(Errno::ACCESS | Errno::PERM | Errno::IO) => match self.kept(worker, path, &entry.name) {
                 Some(id) => (entry.id, entry.content) = (id, Content::Kept),
                 None => entry.kind = Kind::Skipped(SkipReason::Unreadable),
@@ -215,7 +218,7 @@ impl Store<'_> {
                 Err(errno) => return Ok(Err(errno)),
             };
             entry.stat = before;
-            if self.rules.max_file.is_some_and(|max| before.size > max) {
+            if self.rules.is_too_large(before.size) {
                 return Ok(Err(Errno::FBIG));
             }
             let is_last = attempt == TRIES;

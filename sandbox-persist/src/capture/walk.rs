@@ -323,7 +323,8 @@ impl Walk<'_> {
             FileType::Directory if is_too_deep(path) => Kind::Skipped(SkipReason::TooDeep),
             FileType::Directory => Kind::Dir,
             FileType::Symlink => Kind::Symlink,
-            FileType::RegularFile if self.rules.max_file.is_some_and(|max| stat.size > max) => {
+            // Whether there is an earlier one to keep is known where it would be read.
+            FileType::RegularFile if self.rules.is_too_large(stat.size) && !self.rules.keep_last => {
                 Kind::Skipped(SkipReason::TooLarge)
             }
             FileType::RegularFile => Kind::File,

@@ -40,7 +40,14 @@ pub(crate) fn copy(
     cancel: &Cancel,
 ) -> Result<History> {
     let mark = pack.mark();
-    let history = copy_missing(inner, git, head, pack, cancel)?;
+    // A long history must not keep the files from being captured.
+    let history = match copy_missing(inner, git, head, pack, &cancel.half()) {
+        Err(failure) if failure.kind() == ErrorKind::Timeout => {
+            cancel.check()?;
+            History::Incomplete("copying its history takes more than half of the budget".to_owned())
+        }
+        answer => answer?,
+    };
     if matches!(history, History::Incomplete(_)) {
         pack.go_back(mark)?;
     }

@@ -163,3 +163,20 @@ impl Plan {
         plan
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_differ_in_case_alone_are_found() {
+        let mut wanted = Wanted::default();
+        let item = Item { mode: FILE, id: ObjectId::ZERO };
+        for path in ["README", "Readme", "dir/a", "other/A", "STRASSE"] {
+            wanted.items.insert(path.as_bytes().into(), item.clone());
+        }
+        wanted.dirs.extend(["dir", "Dir", "other"].map(|dir| Box::from(dir.as_bytes())));
+        let found: Vec<_> = wanted.collisions().iter().map(|(one, other)| format!("{one} {other}")).collect();
+        assert_eq!(found, ["README Readme", "Dir dir"]);
+    }
+}
