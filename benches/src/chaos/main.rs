@@ -75,6 +75,14 @@ impl Options {
 async fn all(options: &Options) -> Outcome<Counts> {
     println!("seed {}", options.seed);
     let mut stage = Stage::start().await?;
+    let counts = runs(options, &mut stage).await;
+    // Also after a failure: sandboxes outlive whoever made them.
+    stage.end().await?;
+    counts
+}
+
+/// Every kind of registry with every number of hosts.
+async fn runs(options: &Options, stage: &mut Stage) -> Outcome<Counts> {
     let mut cluster = None;
     if options.registries.iter().any(|registry| registry == "postgres") {
         match Cluster::start().await {
@@ -109,11 +117,10 @@ async fn all(options: &Options) -> Outcome<Counts> {
                 acquisitions,
                 seed: options.seed.wrapping_add(number),
             };
-            counts += run::run(&mut stage, &run, (acquisitions / A_ROUND).max(1)).await?;
+            counts += run::run(stage, &run, (acquisitions / A_ROUND).max(1)).await?;
             number += 1;
         }
     }
-    stage.end().await?;
     Ok(counts)
 }
 

@@ -8,6 +8,7 @@
 pub mod commands;
 pub mod ending;
 pub mod files;
+mod matrix;
 pub mod memory;
 pub mod ports;
 pub mod processes;
@@ -68,6 +69,8 @@ macro_rules! provider_conformance {
             connect_to_an_unknown_id_is_gone,
             connect_returns_the_same_sandbox,
             connect_resumes_a_paused_sandbox_and_says_what_was_kept,
+            three_rounds_of_pause_and_connect_keep_the_id_and_the_files,
+            a_command_after_another_host_destroyed_the_sandbox_is_gone,
             concurrent_connects_to_a_paused_sandbox_all_succeed,
             connect_to_another_generation_is_stale_and_does_not_wake,
             connect_never_shortens_the_lease,

@@ -9,6 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::time::{sleep, timeout};
 
+use super::matrix;
 use crate::{
     Attempt, Capabilities, CreateOptions, FindQuery, Generation, Key, ListFilter, Owner, ProcessSpec,
     SandboxHandle, SandboxHandleExt, SandboxId, SandboxInfo, SandboxProvider, SandboxProviderExt,
@@ -67,6 +68,8 @@ pub struct Stage {
     owner: Owner,
     made: Mutex<Vec<SandboxId>>,
     taken: Mutex<Vec<SnapshotId>>,
+    /// What the rule needed and did not find.
+    lacked: Mutex<Option<String>>,
 }
 
 impl fmt::Debug for Stage {
@@ -79,10 +82,22 @@ impl fmt::Debug for Stage {
 }
 
 impl Stage {
+    /// Returns what the rule needed and did not find.
+    pub(super) fn lacked(&self) -> Option<String> {
+        self.lacked.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     fn new(fixture: impl Fixture) -> Self {
         let owner = Owner::new(format!("conformance-{}", Attempt::random().unwrap())).unwrap();
         let provider = fixture.provider();
-        Self { fixture: Box::new(fixture), provider, owner, made: Mutex::default(), taken: Mutex::default() }
+        Self {
+            fixture: Box::new(fixture),
+            provider,
+            owner,
+            made: Mutex::default(),
+            taken: Mutex::default(),
+            lacked: Mutex::default(),
+        }
     }
 
     /// Returns the provider under test.
@@ -136,6 +151,7 @@ impl Stage {
     pub fn needs(&self, is_there: bool, what: &str) -> bool {
         if !is_there {
             println!("skipped: needs {what}");
+            *self.lacked.lock().unwrap_or_else(PoisonError::into_inner) = Some(what.to_owned());
         }
         is_there
     }
@@ -265,6 +281,7 @@ where
     let stage = Arc::new(Stage::new(fixture));
     if let Some(what) = lacks {
         let _ = stage.needs(false, &what);
+        matrix::note(name, &stage, None);
         return;
     }
     let patience = stage.fixture.patience();
@@ -272,6 +289,13 @@ where
     let outcome = tokio::spawn(timeout(patience, rule(Arc::clone(&stage)))).await;
     let cleaned = timeout(patience, stage.destroy_all()).await;
     stage.fixture.clean_up().await;
+    let broken = match (&outcome, &cleaned) {
+        (Err(_), _) => Some("broken"),
+        (Ok(Err(_)), _) => Some("did not end"),
+        (_, Err(_) | Ok(Err(_))) => Some("could not be cleaned up"),
+        _ => None,
+    };
+    matrix::note(name, &stage, broken);
     match outcome {
         Err(error) => resume_unwind(error.into_panic()),
         Ok(Err(_)) => panic!("{name} did not end within {patience:?}"),

@@ -235,6 +235,34 @@ pub async fn connect_resumes_a_paused_sandbox_and_says_what_was_kept(stage: &Sta
     assert_eq!(made.read_text("mark").await.unwrap(), "here");
 }
 
+/// Each time by another provider value, as a host that is started anew does; what each round wrote is there in the next.
+pub async fn three_rounds_of_pause_and_connect_keep_the_id_and_the_files(stage: &Stage) {
+    if !stage.needs(stage.capabilities().pause, "pause") {
+        return;
+    }
+    let made = stage.create("one").await;
+    for round in 0..3 {
+        made.write_bytes(&format!("round-{round}"), round.to_string()).await.unwrap();
+        stage.provider().pause(made.id()).await.unwrap();
+        let again = stage.fresh_provider().await.connect(made.id()).await.unwrap().handle;
+        assert_eq!(again.id(), made.id());
+        for written in 0..=round {
+            assert_eq!(again.read_text(&format!("round-{written}")).await.unwrap(), written.to_string());
+        }
+        assert_usable(&again).await;
+    }
+}
+
+/// Whoever destroys it is another host: the next command says so, and is no riddle.
+pub async fn a_command_after_another_host_destroyed_the_sandbox_is_gone(stage: &Stage) {
+    let made = stage.create("one").await;
+    assert_usable(&made).await;
+    stage.fresh_provider().await.destroy(made.id()).await.unwrap();
+    let error = made.exec(ProcessSpec::argv("true", [""; 0])).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Gone, "{error}");
+    assert!(stage.provider().find_id(made.id()).await.unwrap().is_none());
+}
+
 /// However many callers wake a sandbox at once, each gets a usable handle.
 pub async fn concurrent_connects_to_a_paused_sandbox_all_succeed(stage: &Stage) {
     if !stage.needs(stage.capabilities().pause, "pause") {
