@@ -38,6 +38,9 @@ lint:
 	$(CARGO) clippy -j $(JOBS) -p sandhold-registry --no-default-features -- -D warnings
 	$(CARGO) clippy -j $(JOBS) -p sandhold-registry --no-default-features --features sqlite -- -D warnings
 	$(CARGO) clippy -j $(JOBS) -p sandhold-registry --no-default-features --features postgres -- -D warnings
+	for features in s3 gcs azure; do \
+		$(CARGO) clippy -j $(JOBS) -p sandhold-persist --features $$features -- -D warnings || exit 1; \
+	done
 
 docs:
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc -j $(JOBS) --workspace --all-features --no-deps

@@ -27,6 +27,11 @@ pub const FAILPOINTS: &[&str] = &[
     "gc.renewed",
     "gc.deleted",
     "gc.done",
+    "mirror.planned",
+    "mirror.part",
+    "mirror.bundle_put",
+    "mirror.manifest_put",
+    "mirror.recorded",
 ];
 
 /// Ends the process where `SANDHOLD_FAILPOINT` is this name, or `name:N` at the Nth passing.

@@ -2,10 +2,12 @@
 //!
 //! A [`Vault`] is a bare git repository of ours, outside of every workspace. [`Vault::capture`] reads a workspace as
 //! files and stores what changed as one pack; nothing in the workspace, its `.git` least of all, can stop or steer that.
-//! [`Vault::restore`] writes a snapshot back, byte for byte, below a directory that it opened.
+//! [`Vault::restore`] writes a snapshot back, byte for byte, below a directory that it opened. A [`Mirror`] keeps copies
+//! of snapshots elsewhere.
 //!
 //! | feature | brings |
 //! | --- | --- |
+//! | `s3`, `gcs`, `azure` | mirrors in buckets of that kind; one in a directory is always there |
 //! | `testing` | points where a test kills the process ([`FAILPOINTS`]); not covered by semantic versioning |
 
 mod beneath;
@@ -18,6 +20,7 @@ mod failpoint;
 mod gc;
 mod git;
 mod ignore;
+mod mirror;
 mod oid;
 mod path;
 mod receipt;
@@ -37,6 +40,11 @@ pub use capture::{CaptureOptions, CaptureRules, DEFAULT_MAX_FILE};
 #[cfg(feature = "testing")]
 pub use failpoint::FAILPOINTS;
 pub use gc::{Collected, GcOptions};
+pub use mirror::{
+    AzureTarget, DEFAULT_EXIT_BUDGET, DEFAULT_MAX_OBJECT_MB, DEFAULT_MULTIPART_ABOVE_MB,
+    DEFAULT_UPLOAD_BUDGET, Fetched, GcsTarget, Mirror, MirrorConfig, MirrorMode, MirrorTarget, MirroredRepo,
+    MirroredSnapshot, MirroredSnapshots, Orphan, S3Target, SHOWN, Verified, VerifyLevel, refuse_project_keys,
+};
 pub use oid::ObjectId;
 pub use path::WorkPath;
 pub use receipt::{Missing, Promise, Receipt, Survive};

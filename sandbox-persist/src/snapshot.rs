@@ -200,9 +200,15 @@ pub struct RemoteCopy {
     /// When it was uploaded, in milliseconds since 1970.
     #[serde(default)]
     pub uploaded_at_ms: Option<u64>,
+    /// The commit that was uploaded; a session may have moved on since.
+    #[serde(default)]
+    pub commit: Option<ObjectId>,
     /// The size of the bundle.
     #[serde(default)]
     pub bytes: Option<u64>,
+    /// The SHA-256 of the bundle, as this machine knows it.
+    #[serde(default)]
+    pub sha256: Option<String>,
     /// Why the last upload failed.
     #[serde(default)]
     pub error: Option<String>,
@@ -317,6 +323,12 @@ impl Snapshot {
             (Some(RunOutcome::Failed), _) => Status::Failed,
             _ => Status::Clean,
         }
+    }
+
+    /// Tells whether its newest state is in the mirror, as far as is known.
+    #[must_use]
+    pub fn is_mirrored(&self) -> bool {
+        self.remote.as_ref().is_some_and(|copy| copy.is_uploaded() && copy.commit == Some(self.commit))
     }
 
     /// When something last happened to it: its end, else its newest state.

@@ -13,8 +13,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use sandhold_persist::{
-    BundleOptions, CaptureOptions, FAILPOINTS, GcOptions, ImportOptions, OnDirty, RepoKey, RestoreOptions,
-    Retention, Vault, VaultConfig,
+    BundleOptions, CaptureOptions, FAILPOINTS, GcOptions, ImportOptions, Mirror, MirrorConfig, MirrorTarget,
+    OnDirty, RepoKey, RestoreOptions, Retention, Vault, VaultConfig,
 };
 use support::{fsck, git, open, tree, write};
 
@@ -66,7 +66,12 @@ async fn open_copy(dir: &Path) -> Vault {
     Vault::open(VaultConfig::new(dir.join("vaults"), key)).await.unwrap()
 }
 
-/// Captures, restores, copies, prunes and collects until it is killed; each line of `acks` is a snapshot that it was told is safe, and of
+fn mirror(dir: &Path) -> Mirror {
+    Mirror::open(MirrorConfig::new(MirrorTarget::File(dir.join("mirror")))).unwrap()
+}
+
+/// Captures, restores, copies, mirrors, prunes and collects until it is killed; each line of `acks` is a snapshot that it
+/// was told is safe, of `mirrored` one that is in the mirror, and of
 /// `copied` one that is in the other vault.
 #[tokio::test]
 #[ignore = "is what the other tests kill, in a process of its own"]
@@ -77,6 +82,13 @@ async fn victim() {
     let (work, out) = (dir.join("work"), dir.join("out"));
     let mut acks = OpenOptions::new().append(true).create(true).open(dir.join("acks")).unwrap();
     let mut copied = OpenOptions::new().append(true).create(true).open(dir.join("copied")).unwrap();
+    let mut mirrored = OpenOptions::new().append(true).create(true).open(dir.join("mirrored")).unwrap();
+    let mirror = mirror(dir);
+    for (id, answer) in mirror.resume(&vault).await.unwrap() {
+        // It may have been pruned meanwhile.
+        let failure = answer.err().filter(|failure| failure.reason() != Some("snapshot_gone"));
+        assert!(failure.is_none(), "{id} stays in the queue: {failure:?}");
+    }
     let first = fs::read_to_string(dir.join("acks")).unwrap().lines().count() as u32;
     let mut ids = Vec::new();
     for step in first..first + 6 {
@@ -105,6 +117,13 @@ async fn victim() {
             vault.prune(Retention::new().with_max_count(KEPT)).await.unwrap();
             let all = GcOptions::new().with_min_age(Duration::ZERO).with_max_packs(4);
             vault.gc(all).await.unwrap();
+        }
+        if step % 3 == 2
+            && let Some(id) = ids.last()
+        {
+            mirror.upload(&vault, id).await.unwrap();
+            writeln!(mirrored, "{id} {step}").unwrap();
+            mirrored.sync_all().unwrap();
         }
         if step % 2 == 1
             && let Some(id) = ids.last()
@@ -138,6 +157,15 @@ async fn check(dir: &Path, when: &str) {
     assert!(vault.unfinished_restores().await.unwrap().is_empty());
     check_acks(dir, "acks", &vault, when).await;
     check_acks(dir, "copied", &open_copy(dir).await, when).await;
+    let mirror = mirror(dir);
+    let elsewhere = tempfile::tempdir_in(dir).unwrap();
+    let fresh = open(elsewhere.path()).await;
+    let mirrored = fs::read_to_string(dir.join("mirrored")).unwrap_or_default();
+    for ack in mirrored.lines().rev().take(2) {
+        mirror.fetch(&fresh, ack.split_once(' ').unwrap().0).await.unwrap();
+        fs::write(elsewhere.path().join("ack"), ack).unwrap();
+        check_acks(elsewhere.path(), "ack", &fresh, when).await;
+    }
     let bundles = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
     for bundle in bundles.filter(|path| path.extension().is_some_and(|end| end == "bundle")) {
         // One that has its name is whole.

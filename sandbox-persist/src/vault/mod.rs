@@ -147,7 +147,7 @@ impl Vault {
             )));
         }
         let root = home.join(config.key.as_str());
-        for dir in ["records", "cache", "journal", "locks", "staging"] {
+        for dir in ["records", "cache", "journal", "locks", "staging", "uploads"] {
             durable::create_dir(&root.join(dir))?;
         }
         let git_dir = root.join("vault.git");

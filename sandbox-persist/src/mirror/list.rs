@@ -1,0 +1,268 @@
+//! What a mirror has, as its listing and its manifests say.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use futures_util::{StreamExt, TryStreamExt};
+use sandhold_core::{Error, ErrorKind, Result};
+
+use super::manifest::{Kind, MAX_MANIFEST, Manifest};
+use super::{Mirror, store::Listed};
+use crate::oid::ObjectId;
+use crate::snapshot::{RemoteCopy, SnapId, Snapshot};
+use crate::vault::RepoKey;
+
+/// How many snapshots [`Mirror::snapshots`] reads at most, the newest ones.
+pub const SHOWN: usize = 200;
+/// How many manifests are read at the same time.
+const AT_ONCE: usize = 8;
+
+/// A snapshot in a mirror.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct MirroredSnapshot {
+    /// The snapshot as its manifest has it, with `remote` set to the copy.
+    pub snapshot: Snapshot,
+    /// Whether its bundle is there with the size that the manifest says.
+    pub is_whole: bool,
+}
+
+/// The snapshots of a repository in a mirror.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct MirroredSnapshots {
+    /// The newest ones that can be read, newest first, at most [`SHOWN`].
+    pub snapshots: Vec<MirroredSnapshot>,
+    /// How many there are in all.
+    pub total: usize,
+    /// Those among the newest whose manifest cannot be read.
+    pub unreadable: Vec<SnapId>,
+}
+
+/// A repository in a mirror.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MirroredRepo {
+    /// Its key.
+    pub key: RepoKey,
+    /// How many snapshots it has.
+    pub snapshots: usize,
+    /// The newest of them.
+    pub newest: SnapId,
+    /// The bytes of all its bundles, orphans too.
+    pub bytes: u64,
+}
+
+/// A bundle that no manifest names: an upload that was cut off, or is under way; or an earlier state of a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Orphan {
+    /// The repository.
+    pub repo: RepoKey,
+    /// The snapshot that it is of.
+    pub id: SnapId,
+    /// The commit that it holds.
+    pub commit: ObjectId,
+    /// Its key.
+    pub key: String,
+    /// Its size.
+    pub bytes: u64,
+    /// When it was uploaded, in milliseconds since 1970.
+    pub uploaded_at_ms: u64,
+    /// Whether the mirror has another state of this snapshot, complete.
+    pub is_superseded: bool,
+}
+
+impl Mirror {
+    /// Asks whether the mirror can be reached and read. Nothing is written.
+    ///
+    /// # Errors
+    /// Whatever the mirror answers.
+    pub async fn check(&self) -> Result<()> {
+        let mut found = Box::pin(self.store.list(self.keys.root())?);
+        found.next().await.transpose().map(drop)
+    }
+
+    /// Lists the repositories of the mirror, the one with the newest snapshot first.
+    ///
+    /// # Errors
+    /// Whatever the mirror answers.
+    pub async fn repos(&self) -> Result<Vec<MirroredRepo>> {
+        let mut found: BTreeMap<RepoKey, (usize, Option<SnapId>, u64)> = BTreeMap::new();
+        let mut list = Box::pin(self.store.list(self.keys.root())?);
+        while let Some(listed) = list.try_next().await? {
+            match self.keys.parse(&listed.key) {
+                Some((repo, Kind::Manifest(id))) => {
+                    let (count, newest, _) = found.entry(repo).or_default();
+                    *count += 1;
+                    *newest = Some(newest.take().map_or(id.clone(), |newest| newest.max(id)));
+                }
+                Some((repo, Kind::Bundle(..))) => found.entry(repo).or_default().2 += listed.bytes,
+                None => {}
+            }
+        }
+        let mut repos: Vec<MirroredRepo> = found
+            .into_iter()
+            .filter_map(|(key, (snapshots, newest, bytes))| {
+                Some(MirroredRepo { key, snapshots, newest: newest?, bytes })
+            })
+            .collect();
+        repos.sort_by(|one, other| other.newest.cmp(&one.newest));
+        Ok(repos)
+    }
+
+    /// Lists the snapshots of a repository, as this or another machine uploaded them.
+    ///
+    /// # Errors
+    /// Whatever the mirror answers. A manifest that cannot be read hides no other.
+    pub async fn snapshots(&self, repo: &RepoKey) -> Result<MirroredSnapshots> {
+        let (mut ids, mut sizes) = (Vec::new(), HashMap::new());
+        for listed in self.of(repo).await? {
+            match self.keys.parse(&listed.key) {
+                Some((_, Kind::Manifest(id))) => ids.push(id),
+                Some((_, Kind::Bundle(..))) => drop(sizes.insert(listed.key, listed.bytes)),
+                None => {}
+            }
+        }
+        ids.sort_unstable();
+        let total = ids.len();
+        let read = futures_util::stream::iter(ids.into_iter().rev().take(SHOWN))
+            .map(|id| async move {
+                let manifest = self.manifest(repo, &id).await;
+                (id, manifest)
+            })
+            .buffered(AT_ONCE)
+            .collect::<Vec<_>>()
+            .await;
+        let mut found = MirroredSnapshots { total, ..MirroredSnapshots::default() };
+        for (id, manifest) in read {
+            match manifest {
+                Ok(manifest) => {
+                    let (bytes, snapshot) = (manifest.bundle.bytes, self.adopted(repo, manifest));
+                    let key = snapshot.remote.as_ref().map_or("", |copy| &copy.key);
+                    let is_whole = sizes.get(key) == Some(&bytes);
+                    found.snapshots.push(MirroredSnapshot { snapshot, is_whole });
+                }
+                // It went away since, or it is no manifest of ours.
+                Err(failure)
+                    if matches!(failure.kind(), ErrorKind::NotFound | ErrorKind::InvalidArgument) =>
+                {
+                    tracing::warn!(%id, %failure, "a manifest of the mirror cannot be read");
+                    found.unreadable.push(id);
+                }
+                Err(failure) => return Err(failure),
+            }
+        }
+        Ok(found)
+    }
+
+    /// Lists the bundles of a repository that no manifest names, oldest first.
+    ///
+    /// # Errors
+    /// Whatever the mirror answers; a manifest that cannot be read is an error here, as what it names is not known.
+    pub async fn orphans(&self, repo: &RepoKey) -> Result<Vec<Orphan>> {
+        // A manifest is put after its bundle: who lists first and reads then, misses no name of what was listed.
+        let listed = self.of(repo).await?;
+        let mut bundles = Vec::new();
+        let mut ids = HashSet::new();
+        for listed in listed {
+            match self.keys.parse(&listed.key) {
+                Some((_, Kind::Manifest(id))) => drop(ids.insert(id)),
+                Some((_, Kind::Bundle(id, commit))) => bundles.push((id, commit, listed)),
+                None => {}
+            }
+        }
+        let named: HashSet<String> = futures_util::stream::iter(&ids)
+            .map(|id| async move { self.manifest(repo, id).await })
+            .buffer_unordered(AT_ONCE)
+            .map_ok(|manifest| self.keys.bundle(repo, &manifest.bundle.name))
+            .try_collect()
+            .await?;
+        let mut orphans: Vec<Orphan> = bundles
+            .into_iter()
+            .filter(|(_, _, listed)| !named.contains(&listed.key))
+            .map(|(id, commit, listed)| Orphan {
+                repo: repo.clone(),
+                is_superseded: ids.contains(&id),
+                id,
+                commit,
+                key: listed.key,
+                bytes: listed.bytes,
+                uploaded_at_ms: listed.modified_ms,
+            })
+            .collect();
+        orphans.sort_by_key(|orphan| orphan.uploaded_at_ms);
+        Ok(orphans)
+    }
+
+    /// Deletes a bundle that no manifest names, after a last look whether one does by now.
+    ///
+    /// An upload that is under way has such a bundle for a moment: delete what is hours old.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Conflict`] with reason `not_an_orphan`, and whatever the mirror answers.
+    pub async fn delete_orphan(&self, orphan: &Orphan) -> Result<()> {
+        let Some((repo, Kind::Bundle(id, _))) = self.keys.parse(&orphan.key) else {
+            return Err(Error::invalid_argument(format!("{:?} is no bundle of this mirror", orphan.key)));
+        };
+        match self.manifest(&repo, &id).await {
+            Ok(manifest) if self.keys.bundle(&repo, &manifest.bundle.name) == orphan.key => {
+                Err(Error::new(ErrorKind::Conflict, format!("{} is the bundle of {id} by now", orphan.key))
+                    .with_reason("not_an_orphan"))
+            }
+            Err(failure) if failure.kind() != ErrorKind::NotFound => Err(failure),
+            _ => self.store.delete(&orphan.key).await,
+        }
+    }
+
+    /// Finds the one snapshot of a repository whose id begins so.
+    pub(super) async fn find(&self, repo: &RepoKey, id: &str) -> Result<SnapId> {
+        if let Ok(id) = id.parse() {
+            return Ok(id);
+        }
+        let mut found: Vec<SnapId> = self
+            .of(repo)
+            .await?
+            .into_iter()
+            .filter_map(|listed| match self.keys.parse(&listed.key)? {
+                (_, Kind::Manifest(found)) if !id.is_empty() && found.as_str().starts_with(id) => Some(found),
+                _ => None,
+            })
+            .collect();
+        match found.len() {
+            1 => Ok(found.remove(0)),
+            0 => Err(Error::new(
+                ErrorKind::NotFound,
+                format!("the mirror {} has no snapshot {id:?} of {repo}", self.store.name()),
+            )),
+            _ => Err(Error::invalid_argument(format!("{id:?} begins more than one id; give more of it"))
+                .with_reason("ambiguous")
+                .with_context(
+                    "candidates",
+                    found.iter().take(10).map(SnapId::as_str).collect::<Vec<_>>().join(" "),
+                )),
+        }
+    }
+
+    pub(super) async fn manifest(&self, repo: &RepoKey, id: &SnapId) -> Result<Manifest> {
+        let text = self.store.get(&self.keys.manifest(repo, id), MAX_MANIFEST).await?;
+        Manifest::decode(&text, id)
+    }
+
+    /// The snapshot of a manifest as one that this machine knows of; the key is made of its id, whatever it says.
+    pub(super) fn adopted(&self, repo: &RepoKey, manifest: Manifest) -> Snapshot {
+        let copy = RemoteCopy {
+            bucket: self.store.name().to_owned(),
+            key: self.keys.bundle(repo, &manifest.bundle.name),
+            uploaded_at_ms: Some(manifest.uploaded_at_ms),
+            commit: Some(manifest.snapshot.commit),
+            bytes: Some(manifest.bundle.bytes),
+            sha256: Some(manifest.bundle.sha256),
+            error: None,
+        };
+        Snapshot { repo: repo.to_string(), remote: Some(copy), ..manifest.snapshot }
+    }
+
+    async fn of(&self, repo: &RepoKey) -> Result<Vec<Listed>> {
+        self.store.list(&self.keys.repo(repo))?.try_collect().await
+    }
+}
