@@ -35,6 +35,7 @@ lint:
 	$(CARGO) clippy -j $(JOBS) -p sandhold-envd --no-default-features -- -D warnings
 	$(CARGO) clippy -j $(JOBS) -p sandhold-envd --no-default-features --features tls -- -D warnings
 	$(CARGO) clippy -j $(JOBS) -p sandhold-envd --no-default-features --features daemon -- -D warnings
+	$(CARGO) clippy -j $(JOBS) -p sandhold-persist --no-default-features -- -D warnings
 	$(CARGO) clippy -j $(JOBS) -p sandhold-registry --no-default-features -- -D warnings
 	$(CARGO) clippy -j $(JOBS) -p sandhold-registry --no-default-features --features sqlite -- -D warnings
 	$(CARGO) clippy -j $(JOBS) -p sandhold-registry --no-default-features --features postgres -- -D warnings

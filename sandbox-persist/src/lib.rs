@@ -8,7 +8,7 @@
 //! | feature | brings |
 //! | --- | --- |
 //! | `s3`, `gcs`, `azure` | mirrors in buckets of that kind; one in a directory is always there |
-//! | `testing` | points where a test kills the process ([`FAILPOINTS`]); not covered by semantic versioning |
+//! | `testing` | points where a test kills the process (`FAILPOINTS`); not covered by semantic versioning |
 
 mod beneath;
 mod bundle;

@@ -1,5 +1,7 @@
 //! What is ignored is what git ignores, on trees and patterns that nobody thought of.
 
+#![allow(clippy::unwrap_used, reason = "a failure of what a test builds fails the test")]
+
 mod support;
 
 use std::collections::BTreeSet;
