@@ -248,7 +248,10 @@ impl Inner {
         pack.publish(&self.objects.packs())?;
         self.refs.swap(&snapshot.id.ref_name(), tip.map(|tip| tip.commit), Some(snapshot.commit), cancel)?;
         failpoint::pass("ref.moved");
-        self.records.write(&self.objects, &snapshot)?;
+        // It is safe from here on, also without a manifest, which is made again from the commit.
+        if let Err(failure) = self.write_record(&mut snapshot, cancel) {
+            tracing::warn!(id = %snapshot.id, %failure, "the manifest of a snapshot could not be written");
+        }
         self.keep_scan(workspace, scan, read, &snapshot.id);
         Ok(Some(snapshot))
     }
@@ -308,6 +311,17 @@ impl Inner {
             None => self.last_snapshot(workspace)?,
         };
         Ok(Before { tip, compared })
+    }
+
+    /// Writes the manifest of a state, with what was said of the session meanwhile.
+    fn write_record(&self, snapshot: &mut Snapshot, cancel: &Cancel) -> Result<()> {
+        let _alone = Lock::take(&self.lock_path("records"), Sharing::Exclusive, cancel)?;
+        if let Some(kept) = self.records.read(&snapshot.id)? {
+            snapshot.label = kept.label.or_else(|| snapshot.label.take());
+            snapshot.retention = kept.retention.or_else(|| snapshot.retention.take());
+            snapshot.other = kept.other;
+        }
+        self.records.write(&self.objects, snapshot)
     }
 
     /// The newest snapshot of a workspace whose objects are here.
