@@ -15,6 +15,7 @@ const TRANSITIONS: &[(&str, &str, &str)] = &[
     ("find", "lease", "not running, or gone"),
     ("find", "discover", "gone, under the lease"),
     ("connect", "lease", "gone after all"),
+    ("connect", "find", "gone after all, and another host has the lease"),
     ("connect", "discover", "gone after all, under the lease"),
     ("lease", "find", "a known id"),
     ("lease", "settle", "an open create"),

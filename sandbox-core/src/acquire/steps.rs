@@ -95,6 +95,7 @@ impl Acquisition {
             Leased::Found(acquired) => return Ok(acquired),
             Leased::Lease(lease) => lease,
         };
+        self.stage.enter("lease");
         self.run_leased(lease).await
     }
 
