@@ -19,11 +19,13 @@ mod error;
 mod failpoint;
 mod gc;
 mod git;
+mod hook;
 mod ignore;
 mod mirror;
 mod oid;
 mod path;
 mod receipt;
+mod remote;
 mod repair;
 mod restore;
 mod retention;
@@ -40,6 +42,7 @@ pub use capture::{CaptureOptions, CaptureRules, DEFAULT_MAX_FILE};
 #[cfg(feature = "testing")]
 pub use failpoint::FAILPOINTS;
 pub use gc::{Collected, GcOptions};
+pub use hook::VaultHook;
 pub use mirror::{
     AzureTarget, DEFAULT_EXIT_BUDGET, DEFAULT_MAX_OBJECT_MB, DEFAULT_MULTIPART_ABOVE_MB,
     DEFAULT_UPLOAD_BUDGET, Fetched, GcsTarget, Mirror, MirrorConfig, MirrorMode, MirrorTarget, MirroredRepo,
@@ -48,6 +51,7 @@ pub use mirror::{
 pub use oid::ObjectId;
 pub use path::WorkPath;
 pub use receipt::{Missing, Promise, Receipt, Survive};
+pub use remote::RemoteWorkspace;
 pub use repair::Repaired;
 pub use restore::{OnDirty, RestoreOptions, Restored, RestoredBranch, Unfinished};
 pub use retention::{KeptBecause, Pruned, Retention};

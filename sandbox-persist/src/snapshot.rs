@@ -284,6 +284,9 @@ pub struct Snapshot {
     /// How long it is to be kept: the rule, such as `168h`, and not a date.
     #[serde(default)]
     pub retention: Option<String>,
+    /// The sandbox whose workspace it is of, by its key, and the path inside; `None` for a directory of this machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<String>,
     /// What git cannot hold, in the blob `side.json` of this commit's tree; see [`crate::SideManifest`].
     #[serde(default)]
     pub side: Option<ObjectId>,

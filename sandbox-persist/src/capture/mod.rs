@@ -20,7 +20,7 @@ use sandhold_core::{Error, ErrorKind, Result};
 pub(crate) use options::threads;
 pub use options::{CaptureOptions, DEFAULT_MAX_FILE};
 pub use rules::CaptureRules;
-use rules::Rules;
+pub(crate) use rules::Rules;
 pub(crate) use scan::Scan;
 pub(crate) use side::{read as read_side, read_receipt};
 pub(crate) use store::blob_id;
@@ -231,6 +231,7 @@ impl Inner {
             source: purpose.source,
             agent: options.agent.clone().or_else(|| tip?.agent.clone()),
             retention: options.retention.clone().or_else(|| tip?.retention.clone()),
+            sandbox: options.sandbox.clone().or_else(|| tip?.sandbox.clone()),
             side: None,
             rules: options.rules.clone(),
             files,

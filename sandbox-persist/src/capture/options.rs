@@ -19,6 +19,8 @@ pub struct CaptureOptions {
     pub agent: Option<String>,
     /// How long the snapshot is to be kept, such as `168h`; the rule is stored as it is. Default none: the vault's rule.
     pub retention: Option<String>,
+    /// The workspace of a sandbox that it is of; set by captures of sandboxes.
+    pub(crate) sandbox: Option<String>,
     /// What must survive a restore. Default nothing in particular.
     pub survive: Option<Survive>,
     /// What is taken. Default: files up to [`DEFAULT_MAX_FILE`], and neither env files nor private keys.
@@ -48,6 +50,7 @@ impl Default for CaptureOptions {
             label: None,
             agent: None,
             retention: None,
+            sandbox: None,
             survive: None,
             rules: CaptureRules::default(),
             mtimes: false,

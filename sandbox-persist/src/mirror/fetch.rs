@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use sandhold_core::{Error, ErrorKind, Result};
 use sha2::{Digest, Sha256};
+use tokio::io::AsyncWriteExt;
 
 use super::Mirror;
 use super::verify::hex;
@@ -109,10 +110,16 @@ impl Mirror {
         target: impl AsRef<Path>,
         options: RestoreOptions,
     ) -> Result<Restored> {
-        if !has_objects(vault, id).await? {
-            self.fetch(vault, id.as_str()).await?;
-        }
+        self.fetch_if_gone(vault, id).await?;
         vault.restore(id, target, options).await
+    }
+
+    /// Fetches a snapshot whose objects are not here.
+    pub(crate) async fn fetch_if_gone(&self, vault: &Vault, id: &SnapId) -> Result<()> {
+        match has_objects(vault, id).await? {
+            true => Ok(()),
+            false => self.fetch(vault, id.as_str()).await.map(drop),
+        }
     }
 
     /// Downloads a bundle and compares its sum. The file goes away with the value.
@@ -130,8 +137,16 @@ impl Mirror {
             Ok(Download(path))
         })
         .await?;
-        let mut hash = Sha256::new();
-        let got = self.store.get_file(key, bytes, &download.0, |piece| hash.update(piece)).await?;
+        let failed = |failure| error::io("write", &download.0, failure);
+        let mut out = tokio::fs::OpenOptions::new().write(true).open(&download.0).await.map_err(failed)?;
+        let (mut hash, mut got) = (Sha256::new(), 0);
+        let mut reading = self.store.read(key, bytes).await?;
+        while let Some(piece) = reading.next().await? {
+            hash.update(&piece);
+            got += piece.len() as u64;
+            out.write_all(&piece).await.map_err(failed)?;
+        }
+        out.flush().await.map_err(failed)?;
         let sum = hex(&hash.finalize());
         match got == bytes && sum == sha256 {
             true => Ok(download),

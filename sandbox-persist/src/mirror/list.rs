@@ -125,16 +125,10 @@ impl Mirror {
         }
         ids.sort_unstable();
         let total = ids.len();
-        let read = futures_util::stream::iter(ids.into_iter().rev().take(SHOWN))
-            .map(|id| async move {
-                let manifest = self.manifest(repo, &id).await;
-                (id, manifest)
-            })
-            .buffered(AT_ONCE)
-            .collect::<Vec<_>>()
-            .await;
+        ids.reverse();
+        ids.truncate(SHOWN);
         let mut found = MirroredSnapshots { total, ..MirroredSnapshots::default() };
-        for (id, manifest) in read {
+        for (id, manifest) in self.manifests(repo, ids).await {
             match manifest {
                 Ok(manifest) => {
                     let (bytes, snapshot) = (manifest.bundle.bytes, self.adopted(repo, manifest));
@@ -171,12 +165,10 @@ impl Mirror {
                 None => {}
             }
         }
-        let named: HashSet<String> = futures_util::stream::iter(&ids)
-            .map(|id| async move { self.manifest(repo, id).await })
-            .buffer_unordered(AT_ONCE)
-            .map_ok(|manifest| self.keys.bundle(repo, &manifest.bundle.name))
-            .try_collect()
-            .await?;
+        let mut named = HashSet::new();
+        for (_, manifest) in self.manifests(repo, ids.iter().cloned().collect()).await {
+            named.insert(self.keys.bundle(repo, &manifest?.bundle.name));
+        }
         let mut orphans: Vec<Orphan> = bundles
             .into_iter()
             .filter(|(_, _, listed)| !named.contains(&listed.key))
@@ -246,6 +238,19 @@ impl Mirror {
     pub(super) async fn manifest(&self, repo: &RepoKey, id: &SnapId) -> Result<Manifest> {
         let text = self.store.get(&self.keys.manifest(repo, id), MAX_MANIFEST).await?;
         Manifest::decode(&text, id)
+    }
+
+    /// Reads many manifests, a few at a time.
+    async fn manifests(&self, repo: &RepoKey, ids: Vec<SnapId>) -> Vec<(SnapId, Result<Manifest>)> {
+        let mut read = Vec::with_capacity(ids.len());
+        for few in ids.chunks(AT_ONCE) {
+            let mut reads = Vec::with_capacity(few.len());
+            for id in few {
+                reads.push(self.manifest(repo, id));
+            }
+            read.extend(futures_util::future::join_all(reads).await);
+        }
+        ids.into_iter().zip(read).collect()
     }
 
     /// The snapshot of a manifest as one that this machine knows of; the key is made of its id, whatever it says.

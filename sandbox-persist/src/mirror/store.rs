@@ -4,6 +4,8 @@ use std::path::Path as FilePath;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use futures_util::stream::BoxStream;
 use futures_util::{Stream, StreamExt};
 use object_store::multipart::{MultipartStore, PartId};
 use object_store::path::Path;
@@ -11,7 +13,6 @@ use object_store::{
     Attribute, Attributes, ObjectStore, ObjectStoreExt, PutMultipartOptions, PutOptions, PutPayload,
 };
 use sandhold_core::{Error, ErrorKind, Result};
-use tokio::io::AsyncWriteExt;
 
 use super::config::MirrorTarget;
 #[cfg(feature = "https")]
@@ -51,6 +52,9 @@ pub(super) struct Outgoing<'a> {
     /// Above which size it goes in parts.
     pub(super) parts_above: u64,
 }
+
+/// Told how far the parts have come.
+pub(super) type Tell<'a> = dyn FnMut(&Parts) -> BoxFuture<'static, Result<()>> + Send + 'a;
 
 /// A place for objects.
 #[derive(Clone)]
@@ -145,7 +149,7 @@ impl Store {
         &self,
         outgoing: Outgoing<'_>,
         before: Option<Parts>,
-        tell: impl AsyncFnMut(&Parts) -> Result<()>,
+        tell: &mut Tell<'_>,
     ) -> Result<()> {
         match &self.parts {
             Some(parts) if outgoing.bytes > outgoing.parts_above.max(LEAST_PART) => {
@@ -164,7 +168,7 @@ impl Store {
         store: &dyn MultipartStore,
         outgoing: Outgoing<'_>,
         before: Option<Parts>,
-        mut tell: impl AsyncFnMut(&Parts) -> Result<()>,
+        tell: &mut Tell<'_>,
     ) -> Result<()> {
         let path = self.path(outgoing.key)?;
         let failed = |failure| self.failed("put", outgoing.key, failure);
@@ -186,7 +190,7 @@ impl Store {
                 }
             };
             tell(&parts).await?;
-            match self.send_parts(store, &path, &outgoing, &mut parts, &mut tell).await {
+            match self.send_parts(store, &path, &outgoing, &mut parts, tell).await {
                 // The bucket has thrown away what an earlier try had begun.
                 Err(Sent::Store(object_store::Error::NotFound { .. })) if !is_first => {}
                 Err(Sent::Store(failure)) => return Err(failed(failure)),
@@ -202,7 +206,7 @@ impl Store {
         path: &Path,
         outgoing: &Outgoing<'_>,
         parts: &mut Parts,
-        tell: &mut impl AsyncFnMut(&Parts) -> Result<()>,
+        tell: &mut Tell<'_>,
     ) -> Result<(), Sent> {
         let upload = parts.upload.clone();
         for index in parts.done.len() as u64..outgoing.bytes.div_ceil(parts.size) {
@@ -265,43 +269,17 @@ impl Store {
     /// Reads an object of at most `limit` bytes.
     pub(super) async fn get(&self, key: &str, limit: u64) -> Result<Vec<u8>> {
         let mut content = Vec::new();
-        self.read(key, limit, async |piece| {
+        let mut reading = self.read(key, limit).await?;
+        while let Some(piece) = reading.next().await? {
             content.extend_from_slice(&piece);
-            Ok(())
-        })
-        .await?;
+        }
         Ok(content)
     }
 
-    /// Reads an object into a file that is there already.
-    pub(super) async fn get_file(
-        &self,
-        key: &str,
-        limit: u64,
-        file: &FilePath,
-        mut see: impl FnMut(&[u8]),
-    ) -> Result<u64> {
-        let failed = |failure| error::io("write", file, failure);
-        let mut out = tokio::fs::OpenOptions::new().write(true).open(file).await.map_err(failed)?;
-        let bytes = self
-            .read(key, limit, async |piece| {
-                see(&piece);
-                out.write_all(&piece).await.map_err(failed)
-            })
-            .await?;
-        out.flush().await.map_err(failed)?;
-        Ok(bytes)
-    }
-
-    /// Reads an object piece by piece. One that ends early, or goes on after its end, is an error.
-    pub(super) async fn read(
-        &self,
-        key: &str,
-        limit: u64,
-        mut take: impl AsyncFnMut(Bytes) -> Result<()>,
-    ) -> Result<u64> {
-        let failed = |failure| self.failed("get", key, failure);
-        let found = self.objects.get(&self.path(key)?).await.map_err(failed)?;
+    /// Begins to read an object of at most `limit` bytes.
+    pub(super) async fn read(&self, key: &str, limit: u64) -> Result<Reading> {
+        let found = self.objects.get(&self.path(key)?).await;
+        let found = found.map_err(|failure| self.failed("get", key, failure))?;
         let size = found.meta.size;
         if size > limit {
             return Err(Error::new(
@@ -310,24 +288,8 @@ impl Store {
             )
             .with_reason("too_large"));
         }
-        let mut bytes = 0;
-        let mut stream = found.into_stream();
-        while let Some(piece) = stream.next().await {
-            let piece = piece.map_err(failed)?;
-            bytes += piece.len() as u64;
-            if bytes > size {
-                break;
-            }
-            take(piece).await?;
-        }
-        match bytes == size {
-            true => Ok(bytes),
-            false => Err(Error::new(
-                ErrorKind::Unavailable,
-                format!("{key} in {} came with {bytes} bytes and should have {size}", self.name),
-            )
-            .retryable(None)),
-        }
+        let (store, key) = (self.clone(), key.to_owned());
+        Ok(Reading { store, key, size, bytes: 0, stream: found.into_stream() })
     }
 
     /// Lists what is below a key, which is a whole part of a path.
@@ -376,6 +338,38 @@ impl Store {
         };
         let error = Error::new(kind, message).with_source(failure);
         if retryable { error.retryable(None) } else { error }
+    }
+}
+
+/// An object that is being read. One that ends early, or goes on after its end, is an error.
+pub(super) struct Reading {
+    store: Store,
+    key: String,
+    size: u64,
+    bytes: u64,
+    stream: BoxStream<'static, object_store::Result<Bytes>>,
+}
+
+impl Reading {
+    pub(super) async fn next(&mut self) -> Result<Option<Bytes>> {
+        let piece = self.stream.next().await.transpose();
+        let piece = piece.map_err(|failure| self.store.failed("get", &self.key, failure))?;
+        self.bytes += piece.as_ref().map_or(0, |piece| piece.len() as u64);
+        let is_wrong = match piece {
+            Some(_) => self.bytes > self.size,
+            None => self.bytes != self.size,
+        };
+        match is_wrong {
+            false => Ok(piece),
+            true => Err(Error::new(
+                ErrorKind::Unavailable,
+                format!(
+                    "{} in {} came with {} bytes and should have {}",
+                    self.key, self.store.name, self.bytes, self.size
+                ),
+            )
+            .retryable(None)),
+        }
     }
 }
 

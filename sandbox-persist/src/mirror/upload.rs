@@ -4,11 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use sandhold_core::{Error, ErrorKind, Result};
 
 use super::manifest::{Bundle, Manifest, bundle_name};
 use super::queue::{Queue, Upload, Written};
-use super::store::Outgoing;
+use super::store::{Outgoing, Parts};
 use super::{Mirror, MirrorMode};
 use crate::bundle::BundleOptions;
 use crate::cancel::{Cancel, run_blocking};
@@ -123,15 +124,14 @@ impl Mirror {
                 parts_above: self.config.multipart_above_mb.saturating_mul(1 << 20),
             };
             let before = written.parts.clone();
-            self.store
-                .put_file(outgoing, before, async |parts| {
-                    if let Some(written) = &mut upload.bundle {
-                        written.parts = Some(parts.clone());
-                    }
-                    let (inner, upload) = (Arc::clone(&vault.0), upload.clone());
-                    run_blocking(None, move |_| Queue(&inner).write(&upload)).await
-                })
-                .await?;
+            let mut tell = |parts: &Parts| {
+                if let Some(written) = &mut upload.bundle {
+                    written.parts = Some(parts.clone());
+                }
+                let (inner, upload) = (Arc::clone(&vault.0), upload.clone());
+                run_blocking(None, move |_| Queue(&inner).write(&upload)).boxed()
+            };
+            self.store.put_file(outgoing, before, &mut tell).await?;
         }
         failpoint::pass("mirror.bundle_put");
 

@@ -81,12 +81,10 @@ impl Mirror {
         }
         if level == VerifyLevel::Digest {
             let mut hash = Sha256::new();
-            self.store
-                .read(&key, wanted, async |piece| {
-                    hash.update(&piece);
-                    Ok(())
-                })
-                .await?;
+            let mut reading = self.store.read(&key, wanted).await?;
+            while let Some(piece) = reading.next().await? {
+                hash.update(&piece);
+            }
             let sum = hex(&hash.finalize());
             if Some(&sum) != expected.sha256.as_ref() {
                 return Err(damaged(format!("has the SHA-256 {sum}, which is not its own")));

@@ -1,0 +1,179 @@
+//! Keeping the work of sandboxes as they come and go.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use async_trait::async_trait;
+use sandhold_core::{
+    Error, ErrorKind, Key, PersistHook, RestoreReason, RestoreReport, Result, Sandbox, SandboxHandle,
+    SandboxId, SandboxState,
+};
+
+use crate::capture::CaptureOptions;
+use crate::mirror::{Mirror, MirrorMode};
+use crate::remote::RemoteWorkspace;
+use crate::restore::{OnDirty, RestoreOptions};
+use crate::snapshot::Snapshot;
+use crate::vault::Vault;
+
+/// The hook for [`sandhold_core::Sandboxes::with_persist`]: a workspace inside each sandbox is captured before a pause, before a
+/// destroy and on an interval, and put back into the sandbox that takes its place.
+///
+/// Snapshots go by the key of a sandbox, so that the next one with this key gets the work, also from another provider
+/// or another host. With a mirror whose mode is [`MirrorMode::All`] every snapshot is copied there, and one that this
+/// host has not is fetched from there.
+#[derive(Debug)]
+pub struct VaultHook {
+    vault: Vault,
+    path: String,
+    capture: CaptureOptions,
+    restore: RestoreOptions,
+    mirror: Option<Mirror>,
+    /// Sandboxes whose work was saved right before they were paused: nothing has changed since.
+    paused: Mutex<HashMap<Key, SandboxId>>,
+}
+
+impl VaultHook {
+    /// Keeps the workspace at this absolute path of every sandbox in a vault.
+    pub fn new(vault: Vault, path: impl Into<String>) -> Self {
+        Self {
+            vault,
+            path: path.into(),
+            capture: CaptureOptions::new(),
+            // What a template brought is kept as a snapshot, and the work takes its place.
+            restore: RestoreOptions::new().with_on_dirty(OnDirty::Capture),
+            mirror: None,
+            paused: Mutex::default(),
+        }
+    }
+
+    /// Captures so.
+    #[must_use]
+    pub fn with_capture(mut self, options: CaptureOptions) -> Self {
+        self.capture = options;
+        self
+    }
+
+    /// Restores so; what is there already is captured first, unless it is said otherwise here.
+    #[must_use]
+    pub fn with_restore(mut self, options: RestoreOptions) -> Self {
+        self.restore = options;
+        self
+    }
+
+    /// Uses a mirror.
+    #[must_use]
+    pub fn with_mirror(mut self, mirror: Mirror) -> Self {
+        self.mirror = Some(mirror);
+        self
+    }
+
+    /// Captures the workspace of a sandbox now; `None` where nothing has changed since its last snapshot.
+    ///
+    /// What the mirror answers is in the snapshot's record, and does not fail the save: the upload stays queued.
+    ///
+    /// # Errors
+    /// As [`Vault::capture_sandbox`].
+    pub async fn save(&self, sandbox: &Sandbox) -> Result<Option<Snapshot>> {
+        self.forget_pause(sandbox);
+        let workspace = RemoteWorkspace::new(sandbox.key().to_string(), self.path.clone())?;
+        let saved = self.vault.capture_sandbox(sandbox, &workspace, self.capture.clone()).await?;
+        let (Some(snapshot), Some(mirror)) = (&saved, &self.mirror) else { return Ok(saved) };
+        if mirror.config().mode != MirrorMode::All {
+            return Ok(saved);
+        }
+        match mirror.upload(&self.vault, &snapshot.id).await {
+            Ok(copied) => Ok(Some(copied)),
+            Err(failure) => {
+                tracing::warn!(id = %snapshot.id, %failure, "a snapshot is not in the mirror yet");
+                Ok(saved)
+            }
+        }
+    }
+
+    /// Puts the newest snapshot of a sandbox's key back into it; `None` where there is none.
+    ///
+    /// # Errors
+    /// As [`Vault::restore_sandbox`] and [`Mirror::fetch`]. A mirror that cannot be asked is an error: there may be work.
+    pub async fn load(&self, sandbox: &Sandbox) -> Result<Option<Snapshot>> {
+        self.forget_pause(sandbox);
+        let workspace = RemoteWorkspace::new(sandbox.key().to_string(), self.path.clone())?;
+        let Some(snapshot) = self.newest(&workspace).await? else { return Ok(None) };
+        if let Some(mirror) = &self.mirror {
+            mirror.fetch_if_gone(&self.vault, &snapshot.id).await?;
+        }
+        self.vault.restore_sandbox(sandbox, &workspace, &snapshot.id, self.restore.clone()).await?;
+        Ok(Some(snapshot))
+    }
+
+    /// The newest of what this host and the mirror know of.
+    async fn newest(&self, workspace: &RemoteWorkspace) -> Result<Option<Snapshot>> {
+        let here = self.vault.newest_of_sandbox(workspace).await?;
+        let Some(mirror) = self.mirror.as_ref().filter(|mirror| mirror.config().mode != MirrorMode::Off)
+        else {
+            return Ok(here);
+        };
+        let label = workspace.label();
+        let there = mirror
+            .snapshots(self.vault.key())
+            .await?
+            .snapshots
+            .into_iter()
+            .map(|found| found.snapshot)
+            .find(|snapshot| snapshot.sandbox.as_ref() == Some(&label));
+        Ok(match (here, there) {
+            (Some(here), Some(there)) if there.id > here.id => Some(there),
+            (None, there) => there,
+            (here, _) => here,
+        })
+    }
+
+    fn forget_pause(&self, sandbox: &Sandbox) {
+        self.paused.lock().unwrap_or_else(PoisonError::into_inner).remove(sandbox.key());
+    }
+
+    /// Whether it sleeps since its work was saved, so that it need not be woken for saving it again.
+    async fn sleeps_saved(&self, sandbox: &Sandbox) -> bool {
+        let saved = self.paused.lock().unwrap_or_else(PoisonError::into_inner).get(sandbox.key()).cloned();
+        saved.as_ref() == Some(sandbox.id())
+            && sandbox.info().await.is_ok_and(|info| info.state == SandboxState::Paused)
+    }
+}
+
+#[async_trait]
+impl PersistHook for VaultHook {
+    async fn restore(&self, sandbox: &Sandbox, _reason: RestoreReason) -> Result<RestoreReport> {
+        let restored = self.load(sandbox).await?;
+        Ok(restored.map(|snapshot| RestoreReport::restored(snapshot.id.to_string())).unwrap_or_default())
+    }
+
+    async fn before_pause(&self, sandbox: &Sandbox) -> Result<()> {
+        unless_missing(self.save(sandbox).await)?;
+        let mut paused = self.paused.lock().unwrap_or_else(PoisonError::into_inner);
+        paused.insert(sandbox.key().clone(), sandbox.id().clone());
+        Ok(())
+    }
+
+    async fn before_destroy(&self, sandbox: &Sandbox) -> Result<()> {
+        if self.sleeps_saved(sandbox).await {
+            return Ok(());
+        }
+        unless_missing(self.save(sandbox).await)
+    }
+
+    async fn tick(&self, sandbox: &Sandbox) -> Result<()> {
+        unless_missing(self.save(sandbox).await)
+    }
+}
+
+/// A workspace that is not there yet holds no work.
+fn unless_missing(saved: Result<Option<Snapshot>>) -> Result<()> {
+    match saved {
+        Err(error) if is_missing(&error) => Ok(()),
+        answer => answer.map(drop),
+    }
+}
+
+fn is_missing(error: &Error) -> bool {
+    error.kind() == ErrorKind::NotFound && error.reason() == Some("no_workspace")
+}

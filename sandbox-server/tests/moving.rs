@@ -1,0 +1,174 @@
+//! The work of a sandbox outlives it, and goes from one provider to another and back.
+#![allow(clippy::unwrap_used, reason = "helpers of tests: a broken rule panics")]
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sandhold_core::{
+    AcquireOptions, MemoryRegistry, ProcessSpec, Sandbox, SandboxHandleExt, SandboxProvider, SandboxSpec,
+    Sandboxes,
+};
+use sandhold_e2b::{E2bConfig, E2bProvider};
+use sandhold_local::{LocalConfig, LocalProvider};
+use sandhold_persist::{
+    CaptureOptions, Mirror, MirrorConfig, MirrorMode, MirrorTarget, RemoteWorkspace, RepoKey, RestoreOptions,
+    Survive, Vault, VaultConfig, VaultHook,
+};
+use support::{KEY, Served};
+use tempfile::TempDir;
+
+/// A path that every base has a place for.
+const WORK: &str = "/home/user/project";
+
+fn local(dir: &Path) -> Arc<dyn SandboxProvider> {
+    let state = dir.join("local");
+    std::fs::DirBuilder::new().mode(0o700).create(&state).unwrap();
+    let bases =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("bases-{}", rustix::process::geteuid().as_raw()));
+    std::fs::create_dir_all(&bases).unwrap();
+    std::os::unix::fs::symlink(bases, state.join("base")).unwrap();
+    // The server is its own helper, by its first argument.
+    let helper = dir.join("helper");
+    let script =
+        format!("#!/bin/sh\nexec {} sandhold-helper \"$@\"\n", env!("CARGO_BIN_EXE_sandhold-server"));
+    std::fs::write(&helper, script).unwrap();
+    std::fs::set_permissions(&helper, std::fs::Permissions::from_mode(0o755)).unwrap();
+    Arc::new(LocalProvider::new(LocalConfig::new().with_home(state).with_helper(helper)).unwrap())
+}
+
+fn e2b(served: &Served) -> Arc<dyn SandboxProvider> {
+    let url = format!("http://{}", served.address());
+    let config = E2bConfig::new(KEY)
+        .with_api_url(url.clone())
+        .with_sandbox_url(url)
+        .with_list_visibility(Duration::ZERO);
+    Arc::new(E2bProvider::new(config).unwrap())
+}
+
+async fn vault(dir: &Path, name: &str) -> Vault {
+    Vault::open(VaultConfig::new(dir.join(name), RepoKey::new("work").unwrap())).await.unwrap()
+}
+
+/// What is in the workspace: kinds, modes, links and the sums of all contents.
+async fn inside(sandbox: &Sandbox) -> BTreeMap<String, String> {
+    let script = r#"cd "$0" && find . -path ./.git -prune -o -mindepth 1 -printf '%p\t%y\t%m\t%l\n' | while IFS="$(printf '\t')" read -r p y m l; do
+        s=; [ "$y" = f ] && s=$(sha256sum <"$p"); printf '%s\t%s %s %s %s\n' "$p" "$y" "$m" "$l" "$s"; done"#;
+    let found = sandbox.exec(ProcessSpec::argv("/bin/sh", ["-c", script, WORK])).await.unwrap();
+    assert!(found.exit.success(), "{}", found.stderr.text());
+    let text = found.stdout.text().into_owned();
+    text.lines()
+        .filter_map(|line| line.split_once('\t'))
+        .map(|(path, what)| (path.to_owned(), what.to_owned()))
+        .collect()
+}
+
+async fn run(sandbox: &Sandbox, script: &str) {
+    let ran = sandbox.exec(ProcessSpec::argv("/bin/sh", ["-c", script])).await.unwrap();
+    assert!(ran.exit.success(), "{script}: {}", ran.stderr.text());
+}
+
+const WORK_DONE: &str = r#"set -e; mkdir -p /home/user/project/src /home/user/project/hollow /home/user/project/node_modules
+    cd /home/user/project; printf 'x\r\ny\r\n' >crlf.txt; printf 'fn main() {}\n' >src/main.rs
+    printf '#!/bin/sh\n' >run.sh; chmod 755 run.sh; ln -s src/main.rs link; ln -s /etc/passwd out
+    printf 'SECRET=1\n' >.env; printf 'node_modules/\n' >.gitignore; head -c 100000 /dev/urandom >node_modules/big
+    printf a >'*'; printf b >./-rf; printf c >'sp ace'; head -c 3000000 /dev/urandom >random"#;
+
+async fn acquired(sandboxes: &Sandboxes) -> Sandbox {
+    let spec = SandboxSpec::new("base").with_lease(Duration::from_secs(600));
+    let acquired = sandboxes.acquire("move-me", AcquireOptions::new(spec)).await.unwrap();
+    acquired.sandbox
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn work_moves_from_local_to_an_e2b_server_and_back() {
+    let dir = TempDir::new().unwrap();
+    let served = tokio::task::spawn_blocking(|| Served::start(&[])).await.unwrap();
+    let mirror = || {
+        let config =
+            MirrorConfig::new(MirrorTarget::File(dir.path().join("mirror"))).with_mode(MirrorMode::All);
+        Mirror::open(config).unwrap()
+    };
+    // Three hosts that share nothing but the mirror.
+    let mut places = Vec::new();
+    for (name, provider) in [("first", local(dir.path())), ("second", e2b(&served)), ("third", e2b(&served))]
+    {
+        let hook = VaultHook::new(vault(dir.path(), name).await, WORK).with_mirror(mirror());
+        let hook = Arc::new(hook);
+        let sandboxes = Sandboxes::new(provider)
+            .with_registry(Arc::new(MemoryRegistry::default()))
+            .with_persist(hook.clone());
+        places.push((sandboxes, hook));
+    }
+
+    let here = acquired(&places[0].0).await;
+    run(&here, WORK_DONE).await;
+    let expected = {
+        let mut all = inside(&here).await;
+        // Neither secrets nor what is ignored leave a sandbox.
+        all.retain(|path, _| path != "./.env" && !path.starts_with("./node_modules"));
+        all
+    };
+    assert!(expected.len() > 10, "{expected:?}");
+    here.destroy().await.unwrap();
+
+    let there = acquired(&places[1].0).await;
+    assert_eq!(inside(&there).await, expected);
+    // Nothing has changed, and nothing is captured.
+    assert!(places[1].1.save(&there).await.unwrap().is_none());
+    run(
+        &there,
+        "cd /home/user/project && printf more >>src/main.rs && rm run.sh && mkdir new && printf n >new/file",
+    )
+    .await;
+    let changed = inside(&there).await;
+    let saved = places[1].1.save(&there).await.unwrap().unwrap();
+    assert!(saved.is_mirrored());
+    there.destroy().await.unwrap();
+
+    let back = acquired(&places[2].0).await;
+    assert_eq!(inside(&back).await, changed);
+    back.destroy().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn commits_of_a_sandbox_and_its_receipt_survive_without_git_inside_being_asked() {
+    let dir = TempDir::new().unwrap();
+    let sandboxes = Sandboxes::new(local(dir.path()));
+    let sandbox = acquired(&sandboxes).await;
+    run(
+        &sandbox,
+        "mkdir -p /home/user/project && cd /home/user/project && git init -q . && printf 1 >a && git add a \
+         && git -c user.name=a -c user.email=a@b commit -qm one && printf 2 >a",
+    )
+    .await;
+    let vault = vault(dir.path(), "vaults").await;
+    let workspace = RemoteWorkspace::new("w", WORK).unwrap();
+    // A git that is called inside would leave a mark.
+    run(&sandbox, "mkdir -p /tmp/armed && printf '#!/bin/sh\\ntouch /tmp/marked\\n' >/tmp/armed/git && chmod 755 /tmp/armed/git \
+         && cd /home/user/project && git config core.fsmonitor /tmp/armed/git").await;
+    let survive = Survive::new().with_path("a").with_git();
+    let options = CaptureOptions::new().with_survive(survive);
+    let snapshot = vault.capture_sandbox(&sandbox, &workspace, options).await.unwrap().unwrap();
+    assert!(snapshot.has_history, "{:?}", vault.side_manifest(&snapshot).await.unwrap().warnings);
+    assert!(snapshot.receipt.as_ref().unwrap().is_complete());
+    assert_eq!(snapshot.branch.as_deref().map(|branch| branch.is_empty()), Some(false));
+    run(&sandbox, "test ! -e /tmp/marked && rm /home/user/project/a").await;
+    let restored = vault.restore_sandbox(&sandbox, &workspace, &snapshot.id, RestoreOptions::new()).await;
+    // The deletion is a state that no snapshot has, and loses nothing that is not in one.
+    let restored = match restored {
+        Ok(restored) => restored,
+        Err(refused) => {
+            assert_eq!(refused.reason(), Some("dirty"), "{refused}");
+            let options = RestoreOptions::new().with_on_dirty(sandhold_persist::OnDirty::Capture);
+            vault.restore_sandbox(&sandbox, &workspace, &snapshot.id, options).await.unwrap()
+        }
+    };
+    assert_eq!(restored.written, 1);
+    run(&sandbox, "test \"$(cat /home/user/project/a)\" = 2 && cd /home/user/project && git -c core.fsmonitor= log --oneline | grep -q one").await;
+    sandbox.destroy().await.unwrap();
+}
