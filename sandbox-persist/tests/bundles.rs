@@ -402,6 +402,27 @@ async fn a_bundle_without_all_its_objects_is_refused() {
 }
 
 #[tokio::test]
+async fn a_bundle_of_a_shallow_or_partial_clone_is_whole_without_its_history() {
+    let place = repository().await;
+    git(&place.work, &["config", "uploadpack.allowFilter", "true"]);
+    let url = format!("file://{}", place.work.display());
+    for (name, how) in [("shallow", "--depth=2"), ("partial", "--filter=blob:none")] {
+        git(place.dir.path(), &["clone", "-q", how, &url, name]);
+        let work = place.path(name);
+        let snapshot = place.vault.capture(&work, CaptureOptions::new()).await.unwrap();
+        let path = bundle(&place, &snapshot, &format!("{name}.bundle")).await;
+        let fresh = place.path(&format!("{name}.git"));
+        git(place.dir.path(), &["init", "-q", "--bare", &format!("{name}.git")]);
+        git(&fresh, &["fetch", "-q", path.to_str().unwrap(), "refs/sandbox/*:refs/sandbox/*"]);
+        fsck(&fresh);
+        assert_eq!(git(&fresh, &["rev-list", "--objects", "--missing=print", "--all", "--count"]), {
+            git(&place.vault.git_dir(), &["rev-list", "--objects", "--count", &snapshot.id.ref_name()])
+        });
+        assert!(!snapshot.has_history, "{name}");
+    }
+}
+
+#[tokio::test]
 async fn what_is_damaged_in_the_vault_is_never_bundled() {
     let place = Place::new().await;
     // It does not deflate, so that all of its pack is its content.

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use sandhold_persist::{
     BundleOptions, CaptureOptions, FAILPOINTS, GcOptions, ImportOptions, Mirror, MirrorConfig, MirrorTarget,
-    OnDirty, RepoKey, RestoreOptions, Retention, Vault, VaultConfig,
+    OnDirty, RepoKey, RestoreOptions, Retention, Vault, VaultConfig, VerifyOptions,
 };
 use support::{fsck, git, open, tree, write};
 
@@ -134,9 +134,29 @@ async fn victim() {
     }
 }
 
+/// Prunes, collects and looks at everything, at the same time as the victim works.
+#[tokio::test]
+#[ignore = "is what another test kills, in a process of its own"]
+async fn janitor() {
+    let Some(dir) = std::env::var_os("SANDHOLD_TEST_DIR") else { return };
+    let vault = open(Path::new(&dir)).await;
+    for packs in 0..20 {
+        vault.prune(Retention::new().with_max_count(KEPT)).await.unwrap();
+        let all = GcOptions::new().with_min_age(Duration::ZERO).with_max_packs(packs % 5);
+        vault.gc(all).await.unwrap();
+        for verified in vault.verify_all(VerifyOptions::new()).await.unwrap() {
+            assert!(verified.is_good(), "{verified:?}");
+        }
+    }
+}
+
 fn spawn(dir: &Path, failpoint: &str) -> Child {
+    spawn_as("victim", dir, failpoint)
+}
+
+fn spawn_as(role: &str, dir: &Path, failpoint: &str) -> Child {
     Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "victim", "--ignored", "--nocapture"])
+        .args(["--exact", role, "--ignored", "--nocapture"])
         .env("SANDHOLD_TEST_DIR", dir)
         .env("SANDHOLD_FAILPOINT", failpoint)
         .stdout(Stdio::null())
@@ -220,11 +240,18 @@ async fn a_kill_at_any_time_loses_nothing_that_was_acknowledged() {
     let mut random = fastrand::Rng::new();
     println!("seed {}", random.get_seed());
     for time in 0..times {
-        let mut victim = spawn(dir.path(), "");
+        let mut doomed = vec![spawn(dir.path(), "")];
+        if time % 2 == 1 {
+            doomed.push(spawn_as("janitor", dir.path(), ""));
+        }
         // The time of death is what is drawn here, and nothing waits for anything.
         std::thread::sleep(Duration::from_micros(random.u64(1_000..250_000)));
-        victim.kill().unwrap();
-        victim.wait().unwrap();
+        random.shuffle(&mut doomed);
+        for mut process in doomed {
+            process.kill().unwrap();
+            let died = process.wait().unwrap();
+            assert!(died.signal() == Some(9) || died.success(), "death {time}: {died:?}");
+        }
         if time % 10 == 9 {
             check(dir.path(), &format!("death {time}")).await;
         }

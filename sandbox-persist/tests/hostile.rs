@@ -9,8 +9,12 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
-use sandhold_persist::{CaptureOptions, OnDirty, RestoreOptions, RunOutcome, Survive};
+use sandhold_persist::{
+    BundleOptions, CaptureOptions, Examined, GcOptions, ImportOptions, OnDirty, RepoKey, RestoreOptions,
+    Retention, RunOutcome, Survive, Vault, VaultConfig, VerifyOptions,
+};
 use seccompiler::{
     SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
 };
@@ -121,6 +125,19 @@ fn guest() {
         let over = RestoreOptions::new().with_on_dirty(OnDirty::Capture).with_sync();
         vault.restore(&first.id, &work, over).await.unwrap();
         assert!(vault.unfinished_restores().await.unwrap().is_empty());
+        let bundle = dir.join("x.bundle");
+        vault.write_bundle(&first.id, &bundle, BundleOptions::new().with_branch("main")).await.unwrap();
+        Vault::bundle_header(&bundle).await.unwrap();
+        let copy = Vault::open(VaultConfig::new(dir.join("vaults"), RepoKey::new("copy").unwrap()));
+        let allowed = ImportOptions::new().with_any_repository(true);
+        copy.await.unwrap().import_bundle(&bundle, allowed).await.unwrap();
+        vault.set_retention(&first.id, Some("0s")).await.unwrap();
+        vault.prune(Retention::new().with_max_count(1)).await.unwrap();
+        vault.gc(GcOptions::new().with_min_age(Duration::ZERO).with_max_packs(0)).await.unwrap();
+        vault.verify(&first.id, VerifyOptions::new()).await.unwrap();
+        let verified = vault.verify_all(VerifyOptions::new()).await.unwrap();
+        assert!(verified.iter().all(Examined::is_good));
+        vault.repair(None).await.unwrap();
         assert_eq!(fs::read(work.join("a.txt")).unwrap(), b"two\r\n");
         assert_eq!(fs::read(dir.join("out/a.txt")).unwrap(), b"two\r\n");
     });

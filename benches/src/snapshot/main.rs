@@ -2,6 +2,7 @@
 //!
 //! `cargo run --release -p sandhold-benches --bin snapshot -- --files 100000 [--runs 5] [--json] [--dir PATH]`
 
+mod copies;
 mod trees;
 
 use std::fs;
@@ -226,6 +227,14 @@ async fn small(args: &Args, dir: &Path, name: &str, report: &mut Report) -> Resu
         remove(&target)?;
     }
     report.row(format!("{name}: restore / clone --local and checkout"), restore, clone, 0.6);
+    let copies = copies::measure(&vault, &last.id, &git_dir, dir, args.runs).await?;
+    for (what, [ours, theirs]) in [
+        ("write a bundle / bundle create", &copies.write),
+        ("import a bundle / fetch it, checked", &copies.read),
+        ("verify all content / fsck --full", &copies.verify),
+    ] {
+        report.row(format!("{name}: {what}"), ours, theirs, 1.0);
+    }
     Ok(())
 }
 
