@@ -140,7 +140,7 @@ pub enum KeptBecause {
     Live,
     /// It has no copy in a bucket, and the policy wants one.
     NotMirrored,
-    /// A restore of it was begun, and has not ended.
+    /// A restore of it was begun and has not ended, or one over what it alone may have.
     Restoring,
     /// It was moved along meanwhile.
     Moved,
@@ -158,7 +158,7 @@ pub struct Pruned {
 
 impl Vault {
     /// Deletes the snapshots whose time is over, and those above the limits. Their objects go with the next
-    /// [`Vault::gc`].
+    /// [`Vault::gc`]. It waits until nobody captures, restores or copies in this vault.
     ///
     /// The last snapshot of a workspace that can be restored is never deleted, nor is one of a session that goes on, nor
     /// anything in a bucket: the manifest of a snapshot that has a copy there stays, and says where.
@@ -194,7 +194,8 @@ impl Vault {
 
 impl Inner {
     fn prune(&self, retention: &Retention, now: SystemTime, cancel: &Cancel) -> Result<Pruned> {
-        let _held = self.hold(cancel)?;
+        // Whoever restores relies on a snapshot to have what is overwritten, and says so a moment later.
+        let _alone = Lock::take(&self.lock_path("vault"), Sharing::Exclusive, cancel)?;
         let known = self.records.list(&self.objects, &self.refs)?;
         let snapshots = self.held_snapshots()?;
         let doomed = self.over_limits(&snapshots, retention, now, cancel)?;

@@ -21,6 +21,9 @@ pub struct Unfinished {
     pub target: PathBuf,
     /// Whether there was nothing before, so that a file may be there in part.
     pub is_new: bool,
+    /// The snapshot that has what was there before, which stays until the restore has ended.
+    #[serde(default)]
+    pub over: Option<SnapId>,
     /// What was to be written.
     pub writes: Vec<WorkPath>,
     /// What was to be removed.

@@ -97,6 +97,7 @@ impl Inner {
         let is_new = is_empty || begun.as_ref().is_some_and(|begun| begun.is_new && begun.id == *id);
         let mut present = Scan::default();
         let mut saved = None;
+        let mut over = begun.as_ref().filter(|begun| begun.id == *id).and_then(|begun| begun.over.clone());
         if !is_empty {
             remove_staged(&workspace, begun.as_ref());
             let rules = self.rules_of(&workspace)?;
@@ -111,7 +112,7 @@ impl Inner {
             let ours = begun.as_ref().is_some_and(|begun| begun.id == *id)
                 && self.only_ours(&repository, &present, &plan, is_new, was_ours)?;
             if !(ours || plan.writes.is_empty() && plan.deletes.is_empty()) {
-                saved = self.save_or_refuse(&workspace, &present, options, cancel)?;
+                (over, saved) = self.save_or_refuse(&workspace, &present, options, cancel)?;
             }
         }
 
@@ -119,6 +120,7 @@ impl Inner {
             id: id.clone(),
             target: workspace.path.clone(),
             is_new,
+            over,
             writes: plan.writes.iter().map(|(path, _)| WorkPath::new(&**path)).collect(),
             deletes: plan.deletes.iter().map(|path| WorkPath::new(&**path)).collect(),
         };
@@ -180,18 +182,19 @@ impl Inner {
         }))
     }
 
-    /// Goes on where a snapshot has what is there now; else captures it, or refuses.
+    /// Goes on where a snapshot has what is there now; else captures it, or refuses. Returns which snapshot has it, and
+    /// once more the one that was made for it.
     fn save_or_refuse(
         &self,
         workspace: &Workspace,
         present: &Scan,
         options: &RestoreOptions,
         cancel: &Cancel,
-    ) -> Result<Option<SnapId>> {
+    ) -> Result<(Option<SnapId>, Option<SnapId>)> {
         let known = self.held_snapshots()?;
         let tree = present.root_tree();
-        if known.iter().any(|snapshot| snapshot.tree == tree) {
-            return Ok(None);
+        if let Some(same) = known.iter().rev().find(|snapshot| snapshot.tree == tree) {
+            return Ok((Some(same.id.clone()), None));
         }
         match options.on_dirty {
             OnDirty::Capture => {
@@ -200,7 +203,8 @@ impl Inner {
                 let threads = options.threads;
                 let capture = CaptureOptions { rules, threads, ..CaptureOptions::new() };
                 let saved = self.capture_held(workspace, &capture, &purpose, cancel)?;
-                Ok(saved.map(|saved| saved.id))
+                let saved = saved.map(|saved| saved.id);
+                Ok((saved.clone(), saved))
             }
             OnDirty::Refuse => {
                 let mut refusal = Error::new(
