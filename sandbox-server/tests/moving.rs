@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sandhold_core::{
-    AcquireOptions, MemoryRegistry, ProcessSpec, Sandbox, SandboxHandleExt, SandboxProvider, SandboxSpec,
-    Sandboxes,
+    AcquireOptions, MemoryRegistry, PersistHook as _, ProcessSpec, Sandbox, SandboxHandleExt,
+    SandboxProvider, SandboxSpec, Sandboxes,
 };
 use sandhold_e2b::{E2bConfig, E2bProvider};
 use sandhold_local::{LocalConfig, LocalProvider};
@@ -171,4 +171,37 @@ async fn commits_of_a_sandbox_and_its_receipt_survive_without_git_inside_being_a
     assert_eq!(restored.written, 1);
     run(&sandbox, "test \"$(cat /home/user/project/a)\" = 2 && cd /home/user/project && git -c core.fsmonitor= log --oneline | grep -q one").await;
     sandbox.destroy().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn work_is_saved_before_a_pause_and_a_sleeper_is_not_woken_to_save_it_again() {
+    let dir = TempDir::new().unwrap();
+    let vault = vault(dir.path(), "vaults").await;
+    let hook = Arc::new(VaultHook::new(vault.clone(), WORK));
+    let sandboxes = Sandboxes::new(local(dir.path())).with_persist(hook.clone());
+    let sandbox = acquired(&sandboxes).await;
+    // There is no workspace yet, which is no work that is lost.
+    hook.tick(&sandbox).await.unwrap();
+    run(&sandbox, WORK_DONE).await;
+    sandbox.pause().await.unwrap();
+    assert_eq!(vault.snapshots().await.unwrap().len(), 1);
+
+    let mut events = sandboxes.events();
+    sandbox.destroy().await.unwrap();
+    let mut kinds = Vec::new();
+    while let Ok(Some(Ok(event))) = tokio::time::timeout(Duration::ZERO, events.next()).await {
+        kinds.push(format!("{:?}", event.kind));
+    }
+    assert!(kinds.iter().any(|kind| kind.starts_with("Destroyed")), "{kinds:?}");
+    assert!(!kinds.iter().any(|kind| kind.starts_with("Resumed")), "{kinds:?}");
+    assert_eq!(vault.snapshots().await.unwrap().len(), 1);
+
+    let next = acquired(&sandboxes).await;
+    run(&next, "test -x /home/user/project/run.sh && test -d /home/user/project/hollow").await;
+    run(&next, "printf 3 >/home/user/project/a").await;
+    hook.tick(&next).await.unwrap();
+    hook.tick(&next).await.unwrap();
+    assert_eq!(vault.snapshots().await.unwrap().len(), 2);
+    next.destroy().await.unwrap();
+    assert_eq!(vault.snapshots().await.unwrap().len(), 2);
 }
