@@ -1,5 +1,6 @@
 //! A Postgres cluster of a test program's own.
 #![allow(dead_code, reason = "each test program uses a part")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests: a broken rule panics")]
 
 pub(crate) mod proxy;
 
