@@ -17,14 +17,12 @@ pub(crate) fn io(what: &str, path: &Path, error: impl Into<io::Error>) -> Error 
     Error::new(kind, format!("could not {what} {}: {error}", path.display())).with_source(error)
 }
 
-/// Lifts a failure of libgit2; `what` continues "could not".
+/// Lifts a failure of libgit2, which only reads here; `what` continues "could not".
 pub(crate) fn git(what: impl Display, error: git2::Error) -> Error {
     let kind = match error.code() {
         git2::ErrorCode::NotFound => ErrorKind::NotFound,
         git2::ErrorCode::Exists => ErrorKind::AlreadyExists,
         git2::ErrorCode::Modified | git2::ErrorCode::Locked => ErrorKind::Conflict,
-        // libgit2 has no code of its own for a full disk.
-        _ if error.message().contains("No space left") => ErrorKind::StorageFull,
         _ => ErrorKind::Unexpected,
     };
     Error::new(kind, format!("could not {what}: {}", error.message())).with_source(error)
