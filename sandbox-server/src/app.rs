@@ -6,6 +6,7 @@ use sandhold_core::{Error, ErrorKind, Result, SandboxProvider};
 
 use crate::config::ServerConfig;
 use crate::guard::Guard;
+use crate::holds::Holds;
 use crate::machine::Machine;
 use crate::samples;
 use crate::sandboxes::{self, Flights, Index};
@@ -27,6 +28,7 @@ pub(crate) struct App {
     pub(crate) machine: Machine,
     pub(crate) sandboxes: Index,
     pub(crate) flights: Flights,
+    pub(crate) holds: Holds,
     pub(crate) templates: Arc<Templates>,
     pub(crate) snapshots: Snapshots,
     pub(crate) volumes: Volumes,
@@ -58,6 +60,7 @@ impl App {
             machine,
             sandboxes: Index::default(),
             flights: Flights::default(),
+            holds: Holds::default(),
             templates,
             snapshots,
             volumes,

@@ -65,8 +65,12 @@ fn is_interface(address: IpAddr) -> bool {
     }
 }
 
-/// Returns the name that a request calls this server by, without its port; `None` when it is not readable.
+/// Returns the name that a request calls this server by, without its port; `None` when it is not readable, or when there
+/// is more than one: what stands in front of this server may have gone by the other.
 pub(crate) fn host_of(uri: &Uri, headers: &HeaderMap) -> Option<String> {
+    if headers.get_all(header::HOST).iter().nth(1).is_some() {
+        return None;
+    }
     if let Some(host) = uri.host() {
         return Some(host.to_owned());
     }

@@ -12,6 +12,7 @@ mod connection;
 mod error;
 mod extract;
 mod guard;
+mod holds;
 mod ids;
 mod images;
 mod inflow;

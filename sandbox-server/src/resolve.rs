@@ -5,6 +5,7 @@ use sandhold_e2b::wire::VolumeMount;
 
 use crate::app::App;
 use crate::error::{ApiError, ApiResult};
+use crate::holds::Hold;
 use crate::templates::resolve::Resolved;
 use crate::templates::{self, Context, StartCommands, TemplateName};
 
@@ -39,6 +40,22 @@ pub(crate) async fn template(app: &App, reference: &str) -> ApiResult<Template> 
     })
 }
 
+/// Finds a template as [`template`] does, and keeps it from being deleted.
+///
+/// # Errors
+/// As [`template`].
+pub(crate) async fn held_template(app: &App, reference: &str) -> ApiResult<(Template, Hold)> {
+    loop {
+        let id = template(app, reference).await?.id;
+        let hold = app.holds.hold(&id);
+        // It may have been deleted before it was held.
+        let found = template(app, reference).await?;
+        if found.id == id {
+            return Ok((found, hold));
+        }
+    }
+}
+
 /// Finds what a reference stands for, among templates and then among snapshots of sandboxes.
 ///
 /// # Errors
@@ -51,17 +68,18 @@ pub(crate) async fn resolve(app: &App, reference: &str) -> ApiResult<Resolved> {
     app.snapshots.resolve(&name).await?.ok_or_else(|| templates::not_found(reference))
 }
 
-/// Finds the volumes of a create, and where they are mounted.
+/// Finds the volumes of a create, and where they are mounted; keeps them from being deleted.
 ///
 /// # Errors
 /// 400 for one that is not there.
-pub(crate) async fn volumes(app: &App, mounts: &[VolumeMount]) -> ApiResult<Vec<Mount>> {
-    let mut found = Vec::with_capacity(mounts.len());
+pub(crate) async fn volumes(app: &App, mounts: &[VolumeMount]) -> ApiResult<(Vec<Mount>, Vec<Hold>)> {
+    let (mut found, mut holds) = (Vec::with_capacity(mounts.len()), Vec::with_capacity(mounts.len()));
     for mount in mounts {
-        let directory = app.volumes.directory(&mount.name).await;
-        let directory =
-            directory.ok_or_else(|| ApiError::bad_request(format!("volume '{}' not found", mount.name)))?;
+        let held = app.volumes.held(&mount.name, &app.holds).await;
+        let (directory, hold) =
+            held.ok_or_else(|| ApiError::bad_request(format!("volume '{}' not found", mount.name)))?;
+        holds.push(hold);
         found.push(Mount::shared_dir(&mount.path, directory));
     }
-    Ok(found)
+    Ok((found, holds))
 }

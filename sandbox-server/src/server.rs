@@ -112,7 +112,7 @@ async fn logged(
 async fn find_way(app: &Arc<App>, request: &Request<Inflow>, connection: &Connection) -> Way {
     let (uri, headers) = (request.uri(), request.headers());
     let Some(host) = guard::host_of(uri, headers) else {
-        let error = ApiError::bad_request("the header Host is missing or not valid");
+        let error = ApiError::bad_request("the header Host is missing, not valid, or there twice");
         return Way::Refused(error.into_response());
     };
     // A host that names a sandbox leads into it by any domain, and nowhere else.

@@ -288,3 +288,32 @@ fn the_same_idempotency_key_makes_one_sandbox() {
     refused(&late, 409);
     assert_eq!((late.json()["error_code"].as_str(), listed()), (Some("idempotency_sandbox_ended"), 0));
 }
+
+#[test]
+fn what_can_only_go_wrong_later_is_refused_at_once() {
+    let server = Served::start(&[]);
+    let at = server.address();
+    let create = |mut body: Value| {
+        body["templateID"] = "base".into();
+        let answer = create(at, "/v2", &body);
+        refused(&answer, 400);
+        answer.json()["message"].as_str().unwrap().to_owned()
+    };
+    for path in ["/run/e2b", "/run/e2b/inner", "/run"] {
+        let message = create(json!({ "volumeMounts": [{ "name": "v", "path": path }] }));
+        assert!(message.contains(path), "{message}");
+    }
+    let message = create(json!({ "envVars": { "LONG": "x".repeat(128 * 1024) } }));
+    assert!(message.contains("LONG"), "{message}");
+    let many: std::collections::BTreeMap<_, _> =
+        (0..20).map(|number| (format!("V{number}"), "x".repeat(100 * 1024))).collect();
+    create(json!({ "envVars": many }));
+    for tag in [".", ".."] {
+        let named = json!({ "name": format!("x:{tag}") });
+        refused(&Request::new("POST", "/v3/templates").key().json(&named).send(at), 400);
+    }
+    let own = at.to_string();
+    let twice =
+        Request::new("GET", "/v2/sandboxes").key().header("Host", &own).header("Host", "other.example");
+    refused(&twice.send(at), 400);
+}

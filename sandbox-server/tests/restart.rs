@@ -129,3 +129,30 @@ fn a_server_that_is_told_to_stop_ends_by_itself_and_leaves_sandboxes_alone() {
     let sandbox = moved(sandbox, &server);
     assert_eq!(sandbox.read("kept.txt").text(), "kept");
 }
+
+#[test]
+fn a_key_whose_sandbox_ended_before_that_was_noted_makes_no_other_one() {
+    let mut server = Served::start(&[]);
+    let create = |at| {
+        let request = Request::new("POST", "/v2/sandboxes").key().header("Idempotency-Key", "brief");
+        request.json(&json!({ "templateID": "base", "timeout": 1 })).send(at)
+    };
+    let made = create(server.address());
+    assert_eq!(made.status, 201, "{made:?}");
+    let sandbox = Box::of(server.address(), made.json());
+    // As if the server had died between the sandbox and the note.
+    std::fs::remove_file(server.state().join("server/spent").join(&sandbox.id)).unwrap();
+    server.crash_and_restart();
+    let sandbox = moved(sandbox, &server);
+    until("it is gone", || sandbox.info().status == 404);
+    let mut late = made;
+    until("its end is over", || {
+        late = create(server.address());
+        late.json()["error_code"] != "idempotency_in_progress"
+    });
+    assert_eq!(
+        (late.status, &late.json()["error_code"]),
+        (409, &json!("idempotency_sandbox_ended")),
+        "{late:?}"
+    );
+}

@@ -10,7 +10,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 
-use http::{Answer, Request};
+use http::{Answer, Box as Sandbox, Request};
 use serde_json::json;
 use support::Served;
 
@@ -99,4 +99,40 @@ fn what_is_more_than_permission_bits_is_no_mode() {
     }
     assert_eq!(mode(), 0o600);
     assert_eq!(volume.ask("PATCH", "path", "path=/file", r#"{"mode":420}"#).json()["mode"], 0o644);
+}
+
+#[test]
+fn a_volume_is_not_deleted_under_a_create_that_mounts_it() {
+    let server = Served::start(&[]);
+    let at = server.address();
+    let mounts = json!([{ "name": "shared", "path": "/mnt/shared" }]);
+    let asked = json!({ "templateID": "base", "timeout": 600, "volumeMounts": mounts });
+    for round in 0..8 {
+        let made = Request::new("POST", "/volumes").key().json(&json!({ "name": "shared" })).send(at);
+        assert_eq!(made.status, 201, "{made:?}");
+        let path = format!("/volumes/{}", made.json()["volumeID"].as_str().unwrap());
+        let remove = || Request::new("DELETE", &path).key().send(at);
+        let (created, removed) = std::thread::scope(|scope| {
+            let create = scope.spawn(|| Request::new("POST", "/v2/sandboxes").key().json(&asked).send(at));
+            // Each round a little later in the create.
+            for _ in 0..round * 4 {
+                assert_eq!(Request::new("GET", "/health").send(at).status, 200);
+            }
+            let removed = remove();
+            (create.join().unwrap(), removed)
+        });
+        match (created.status, removed.status) {
+            (201, 409) => {
+                let sandbox = Sandbox::of(at, created.json());
+                let pause = sandbox.control("POST", "/pause").json(&json!({ "memory": false })).send(at);
+                assert_eq!(pause.status, 204, "{pause:?}");
+                let connect = sandbox.control("POST", "/connect").json(&json!({ "timeout": 60 })).send(at);
+                assert_eq!(connect.status, 201, "{connect:?}");
+                assert_eq!(sandbox.control("DELETE", "").send(at).status, 204);
+                assert_eq!(remove().status, 204);
+            }
+            (400, 204) => assert_eq!(created.json()["message"], "volume 'shared' not found"),
+            _ => panic!("{created:?} {removed:?}"),
+        }
+    }
 }

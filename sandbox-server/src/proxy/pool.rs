@@ -140,7 +140,7 @@ impl Pool {
 
     /// Returns what connections are made with. Finding it must not wake a sandbox that was just paused for ever: the
     /// lease that is left goes along.
-    async fn handle(&self, app: &App, sandbox: &Sandbox) -> Result<Arc<dyn SandboxHandle>, Error> {
+    pub(crate) async fn handle(&self, app: &App, sandbox: &Sandbox) -> Result<Arc<dyn SandboxHandle>, Error> {
         if let Some(handle) = self.state().handle.clone() {
             return Ok(handle);
         }

@@ -42,8 +42,10 @@ fn target(id: &str, port: &str) -> Result<Target, &'static str> {
     if !ids::is_plain(id) {
         return Err("invalid sandbox ID");
     }
+    // A sign is no part of a port, though Rust reads one.
+    let digits = port.bytes().all(|byte| byte.is_ascii_digit());
     match port.parse() {
-        Ok(port @ 1..) => Ok(Target { id: id.to_owned(), port }),
+        Ok(port @ 1..) if digits => Ok(Target { id: id.to_owned(), port }),
         _ => Err("invalid sandbox port"),
     }
 }
@@ -85,7 +87,7 @@ mod tests {
         assert_eq!(read(Some("i1"), Some("80")), found("i1", 80));
         assert_eq!(read(Some("i1-client"), Some("80")), found("i1", 80));
         for (id, port) in
-            [(Some("i1"), None), (None, Some("80")), (Some("../x"), Some("80")), (Some("i1"), Some("-1"))]
+            [(Some("i1"), None), (None, Some("80")), (Some("../x"), Some("80")), (Some("i1"), Some("+80"))]
         {
             assert!(matches!(read(id, port), Some(Err(_))), "{id:?} {port:?}");
         }

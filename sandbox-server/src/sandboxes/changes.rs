@@ -5,20 +5,20 @@ use std::time::{Duration, SystemTime};
 
 use sandhold_core::{
     ConnectOptions, Connection, DestroyOutcome, Error, Memory, PauseOptions, PauseOutcome, Result,
-    SandboxHandle, SandboxInfo, SandboxProviderExt, SandboxState,
+    SandboxInfo, SandboxProviderExt, SandboxState,
 };
 use sandhold_e2b::wire::{NetworkUpdate, PauseMode};
 
-use super::create::START_LIMIT;
 use super::expiry;
 use super::index::not_found;
+use super::notes::Start;
 use super::sandbox::{Phase, Run, Sandbox, now};
+use super::start::lease;
 use super::turn::Turn;
 use crate::app::App;
 use crate::error::{ApiError, ApiResult};
 use crate::network;
 use crate::store::Durability;
-use crate::templates::start::start;
 
 /// Ends of leases that are closer than this are the same.
 const SAME_END: Duration = Duration::from_secs(1);
@@ -85,17 +85,17 @@ impl App {
                 // It ended before it could be extended, and is what it is now.
                 Err(_) if sandbox.phase() != Phase::Running => {}
                 Err(error) => return Err(error),
-                Ok((connected, anew)) => {
+                Ok(connected) => {
                     drop(turn);
-                    begin_anew(sandbox, anew).await;
+                    self.start_again(sandbox, timeout).await?;
                     return Ok(connected);
                 }
             }
         }
         sandbox.must_be_there()?;
-        let anew = self.resume_now(&turn, sandbox, timeout, memory).await?;
+        self.resume_now(&turn, sandbox, timeout, memory).await?;
         drop(turn);
-        begin_anew(sandbox, anew).await;
+        self.start_again(sandbox, timeout).await?;
         Ok(Connected::Resumed)
     }
 
@@ -107,30 +107,28 @@ impl App {
         memory: Memory,
     ) -> ApiResult<()> {
         let turn = sandbox.turn().await?;
-        let anew = match sandbox.phase() {
+        match sandbox.phase() {
             Phase::Killing => return Err(not_found(&sandbox.id)),
             Phase::Running => {
                 return Err(ApiError::conflict(format!("Sandbox {} is already running", sandbox.id)));
             }
             _ => self.resume_now(&turn, sandbox, timeout, memory).await?,
-        };
+        }
         drop(turn);
-        begin_anew(sandbox, anew).await;
-        Ok(())
+        self.start_again(sandbox, timeout).await
     }
 
     /// Wakes a paused sandbox because somebody wants to talk to it.
     pub(crate) async fn wake(self: &Arc<Self>, sandbox: &Arc<Sandbox>) -> ApiResult<()> {
         let timeout = Duration::from_secs(sandbox.made.timeout.max(300)).min(self.config.max_run);
         let turn = sandbox.turn().await?;
-        let anew = match sandbox.phase() {
+        match sandbox.phase() {
             Phase::Killing => return Err(not_found(&sandbox.id)),
             Phase::Running => return Ok(()),
             _ => self.resume_now(&turn, sandbox, timeout, Memory::Kept).await?,
-        };
+        }
         drop(turn);
-        begin_anew(sandbox, anew).await;
-        Ok(())
+        self.start_again(sandbox, timeout).await
     }
 
     async fn resume_now(
@@ -139,12 +137,23 @@ impl App {
         sandbox: &Arc<Sandbox>,
         timeout: Duration,
         memory: Memory,
-    ) -> ApiResult<Anew> {
+    ) -> ApiResult<()> {
         turn.begins_transition();
         let started_at = now();
         let run = sandbox.run();
         let lost = memory == Memory::Lost || run.pause_mode == PauseMode::Filesystem;
-        let options = ConnectOptions::default().with_lease(timeout).with_memory(if lost {
+        let before = run.start;
+        if lost && sandbox.made.start.is_some() {
+            // Noted first: whoever finds it running must know that this is to be done.
+            sandbox.set_start(Start::Pending);
+            if let Err(error) = self.note(sandbox, Durability::Process).await {
+                sandbox.set_start(before);
+                return Err(error.into());
+            }
+        }
+        let started = sandbox.made.start.as_ref().filter(|_| sandbox.run().start != Start::Done);
+        let lease = lease(timeout, started);
+        let options = ConnectOptions::default().with_lease(lease).with_memory(if lost {
             Memory::Lost
         } else {
             Memory::Kept
@@ -153,24 +162,24 @@ impl App {
         match self.provider.connect_opts(&sandbox.provided, options).await {
             Ok(connection) => {
                 sandbox.pool.set_handle(Arc::clone(&connection.handle));
-                sandbox.begin_run(started_at, started_at + timeout);
+                sandbox.begin_run(started_at, started_at + lease);
+                sandbox.set_start(start_after(&connection, sandbox, before));
                 sandbox.set_phase(Phase::Running);
                 self.note_or_warn(sandbox).await;
-                Ok(anew(connection))
+                Ok(())
             }
             Err(error) => {
                 self.settle_after(sandbox).await;
+                if sandbox.phase() != Phase::Running {
+                    sandbox.set_start(before);
+                }
                 sandbox.must_be_there()?;
-                Err(error.into())
+                Err(self.said(error))
             }
         }
     }
 
-    async fn extend_now(
-        self: &Arc<Self>,
-        sandbox: &Arc<Sandbox>,
-        timeout: Duration,
-    ) -> ApiResult<(Connected, Anew)> {
+    async fn extend_now(self: &Arc<Self>, sandbox: &Arc<Sandbox>, timeout: Duration) -> ApiResult<Connected> {
         let run = sandbox.run();
         let (end, lease) = self.end_of_run(run.started_at, timeout)?;
         let connected =
@@ -182,9 +191,10 @@ impl App {
                 sandbox.set_phase(Phase::Resuming);
                 sandbox.begin_run(started_at, started_at + timeout);
                 sandbox.pool.set_handle(Arc::clone(&connection.handle));
+                sandbox.set_start(start_after(&connection, sandbox, run.start));
                 sandbox.set_phase(Phase::Running);
                 self.note_or_warn(sandbox).await;
-                return Ok((Connected::Resumed, anew(connection)));
+                return Ok(Connected::Resumed);
             }
             Ok(_) if end > run.end_at => {
                 sandbox.set_end(end);
@@ -193,7 +203,7 @@ impl App {
             Ok(_) => {}
             Err(error) => return Err(self.failed(sandbox, error, not_found).await),
         }
-        Ok((Connected::Running, None))
+        Ok(Connected::Running)
     }
 
     /// Sets when a run ends. It wakes nothing: a run that is over by then stays over.
@@ -203,7 +213,17 @@ impl App {
         timeout: Duration,
         nearer: Nearer,
     ) -> ApiResult<()> {
-        let _turn = sandbox.adjustment().await?;
+        let turn = sandbox.adjustment().await?;
+        self.set_timeout_now(&turn, sandbox, timeout, nearer).await
+    }
+
+    pub(super) async fn set_timeout_now(
+        self: &Arc<Self>,
+        _turn: &Turn<'_>,
+        sandbox: &Arc<Sandbox>,
+        timeout: Duration,
+        nearer: Nearer,
+    ) -> ApiResult<()> {
         if sandbox.ends_within(Duration::ZERO) {
             expiry::see_out(self, sandbox, END_WAIT).await;
         }
@@ -384,7 +404,7 @@ impl App {
         when_paused: fn(&str) -> ApiError,
     ) -> ApiError {
         self.settle_after(sandbox).await;
-        sandbox.must_run(when_paused).err().unwrap_or_else(|| error.into())
+        sandbox.must_run(when_paused).err().unwrap_or_else(|| self.said(error))
     }
 
     /// Says why something about a sandbox could not be read: that it is no more, or else the provider's reason.
@@ -397,27 +417,17 @@ impl App {
     }
 
     /// Keeps what the provider knows as well in its own words, so that a failure costs nothing but precision.
-    async fn note_or_warn(&self, sandbox: &Sandbox) {
+    pub(super) async fn note_or_warn(&self, sandbox: &Sandbox) {
         if let Err(error) = self.note(sandbox, Durability::Process).await {
             tracing::warn!(%error, id = sandbox.id, "the end of a run could not be noted");
         }
     }
 }
 
-/// The handle of a sandbox that was started anew on its files.
-type Anew = Option<Arc<dyn SandboxHandle>>;
-
-fn anew(connection: Connection) -> Anew {
-    (connection.resumed == Some(Memory::Lost)).then_some(connection.handle)
-}
-
-/// Starts again what the template starts in each sandbox, which was lost with the memory. A sandbox where that fails is
-/// still the one with its owner's files: it is kept, and open.
-async fn begin_anew(sandbox: &Sandbox, anew: Anew) {
-    let (Some(handle), Some(commands)) = (anew, &sandbox.made.start) else { return };
-    if let Err(why) = start(handle.as_ref(), commands, START_LIMIT).await {
-        tracing::warn!(why, id = sandbox.id, "a sandbox runs without what its template starts");
-    }
+/// How far what the template starts has come after a connect: nowhere, where the memory was lost.
+fn start_after(connection: &Connection, sandbox: &Sandbox, before: Start) -> Start {
+    let lost = connection.resumed == Some(Memory::Lost) && sandbox.made.start.is_some();
+    if lost { Start::Pending } else { before }
 }
 
 /// Tells whether a look has nothing new.

@@ -6,22 +6,20 @@ use std::time::Duration;
 
 use http::StatusCode;
 use sandhold_core::{
-    Attempt, CreateOptions, FindQuery, Generation, Key, Mount, Network, OnExpiry, Outcome, Owner, Result,
-    SandboxSpec, Tags,
+    Attempt, CreateOptions, Error, ErrorKind, FindQuery, Generation, Key, Mount, Network, OnExpiry, Outcome,
+    Owner, Result, SandboxSpec, Tags,
 };
 use sandhold_e2b::wire::codes;
 
 use super::made::Made;
 use super::notes::Notes;
 use super::sandbox::{Phase, Sandbox};
+use super::start::lease;
 use crate::app::App;
 use crate::error::{ApiError, ApiResult};
+use crate::holds::Hold;
 use crate::ids;
 use crate::resolve::Template;
-use crate::templates::start::start;
-
-/// How long the start command of a template may take until it is ready: a little less than clients wait.
-pub(super) const START_LIMIT: Duration = Duration::from_secs(55);
 
 /// The owner of every sandbox that this server makes.
 const OWNER: &str = "sandhold-server";
@@ -49,8 +47,15 @@ pub(crate) struct NewSandbox {
     pub(crate) env: BTreeMap<String, String>,
     pub(crate) network: Network,
     pub(crate) mounts: Vec<Mount>,
-    /// Creates with the same one are one create.
-    pub(crate) idempotency_key: Option<String>,
+    /// Keep the template and the volumes until the sandbox is listed.
+    pub(crate) holds: Vec<Hold>,
+}
+
+/// What tells that two creates are one: the key that clients give it, and what it asks for.
+#[derive(Clone, Debug)]
+pub(crate) struct Identity {
+    pub(crate) key: String,
+    pub(crate) request: String,
 }
 
 /// Creates by idempotency key that are under way.
@@ -72,47 +77,55 @@ impl Flights {
 }
 
 impl App {
-    /// Makes a sandbox; with an idempotency key at most one, whatever happens, also after the end of that one.
-    pub(crate) async fn create_sandbox(self: &Arc<Self>, new: NewSandbox) -> ApiResult<Arc<Sandbox>> {
-        let Some(key) = &new.idempotency_key else {
-            return self.make(ids::random()?, new).await;
+    /// Makes a sandbox; with an idempotency key at most one, whatever happens, also after the end of that one. What it
+    /// is made from is looked for only if one is to be made.
+    pub(crate) async fn create_sandbox(
+        self: &Arc<Self>,
+        identity: Option<Identity>,
+        checked: impl Future<Output = ApiResult<NewSandbox>> + Send,
+    ) -> ApiResult<Arc<Sandbox>> {
+        let Some(Identity { key, request }) = identity else {
+            let sandbox = self.make(ids::random()?, checked.await?).await?;
+            return self.started(sandbox).await;
         };
-        let id = ids::from_bytes(&self.tokens.derive("idempotency", key));
+        let id = ids::from_bytes(&self.tokens.derive("idempotency", &key));
         let flight = self.flights.of(&id);
         let _flight = flight.lock().await;
-        match self.find_sandbox(&id).await? {
-            None if self.is_spent(&id).await? => Err(ApiError::conflict(
-                "the sandbox of this idempotency key has ended; take another key for a new one",
-            )
-            .with_error_code(codes::IDEMPOTENCY_ENDED)),
-            None => {
-                let sandbox = self.make(id, new).await?;
-                self.spend(&sandbox.id).await?;
-                Ok(sandbox)
-            }
+        let sandbox = match self.find_sandbox(&id).await? {
+            None if self.is_spent(&id).await? => return Err(key_has_ended()),
+            None => self.make(id, checked.await?).await?,
             Some(known) if known.phase() == Phase::Killing => {
-                Err(ApiError::conflict("the sandbox of this idempotency key is being killed")
-                    .with_error_code(codes::IDEMPOTENCY_IN_PROGRESS))
+                return Err(ApiError::conflict("the sandbox of this idempotency key is being killed")
+                    .with_error_code(codes::IDEMPOTENCY_IN_PROGRESS));
             }
-            Some(known) if known.made.request == new.made.request => {
-                // The server may have been killed between the sandbox and the note.
-                if !self.is_spent(&id).await? {
-                    self.spend(&id).await?;
-                }
-                Ok(known)
+            Some(known) if known.made.request.as_ref() == Some(&request) => known,
+            Some(_) => {
+                return Err(ApiError::new(
+                    StatusCode::UNPROCESSABLE_ENTITY,
+                    "the idempotency key was used before, with another request",
+                )
+                .with_error_code(codes::IDEMPOTENCY_MISMATCH));
             }
-            Some(_) => Err(ApiError::new(
-                StatusCode::UNPROCESSABLE_ENTITY,
-                "the idempotency key was used before, with another request",
-            )
-            .with_error_code(codes::IDEMPOTENCY_MISMATCH)),
+        };
+        // Before what may last, and again by a copy: the server may be killed between the sandbox and the note.
+        if !self.is_spent(&sandbox.id).await? {
+            self.spend(&sandbox.id).await?;
         }
+        // One that was paused meanwhile goes on with its start when it is woken.
+        if sandbox.phase() == Phase::Running { self.started(sandbox).await } else { Ok(sandbox) }
     }
 
+    async fn started(self: &Arc<Self>, sandbox: Arc<Sandbox>) -> ApiResult<Arc<Sandbox>> {
+        self.start_new(&sandbox, Duration::from_secs(sandbox.made.timeout)).await?;
+        Ok(sandbox)
+    }
+
+    /// Makes the sandbox itself, in which nothing is started yet.
     async fn make(self: &Arc<Self>, id: String, new: NewSandbox) -> ApiResult<Arc<Sandbox>> {
+        let timeout = Duration::from_secs(new.made.timeout);
         let mut spec = SandboxSpec::new(new.template.provided)
             .with_network(new.network)
-            .with_lease(Duration::from_secs(new.made.timeout))
+            .with_lease(lease(timeout, new.made.start.as_ref()))
             .with_on_expiry(if new.made.auto_pause { OnExpiry::Pause } else { OnExpiry::Kill });
         let context = new.template.context;
         spec.user = context.user;
@@ -124,16 +137,25 @@ impl App {
         spec.metadata = new.metadata.clone();
         new.made.put(&mut spec.metadata)?;
         let tags = tags(&id)?;
+        let keyed = new.made.request.is_some();
         let handle = match self.provider.create_opts(CreateOptions::new(spec, tags.clone())).await {
             Ok(handle) => handle,
+            // It was made, and ended before that was noted.
+            Err(error) if keyed && error.kind() == ErrorKind::Gone => return Err(key_has_ended()),
             Err(error) => {
-                let keyed = new.idempotency_key.is_some();
                 let unknown = error.outcome() == Outcome::Unknown;
                 if unknown && !keyed {
                     // Nobody can ask for it again: it must not live on without anybody who knows of it.
                     self.unmake(&tags).await;
                 }
-                let answer = ApiError::from(error);
+                if unknown
+                    && keyed
+                    && let Err(error) = self.find_sandbox(&id).await
+                {
+                    // Listed if it is there, so that it keeps what it stands on.
+                    tracing::warn!(%error, id, "whether a create has made its sandbox is not known");
+                }
+                let answer = self.said(error);
                 return Err(if unknown && keyed {
                     answer.with_error_code(codes::IDEMPOTENCY_UNKNOWN)
                 } else {
@@ -144,22 +166,23 @@ impl App {
         let info = match handle.info().await {
             Ok(info) => info,
             Err(error) => {
-                if new.idempotency_key.is_none() {
+                if !keyed {
                     self.unmake(&tags).await;
                 }
-                return Err(error.into());
+                return Err(self.said(error));
             }
         };
         let sandbox = Sandbox::new(&info, new.made, new.metadata, Notes::default(), &self.tokens);
-        let sandbox = self.admit(sandbox.with_handle(Arc::clone(&handle)));
-        if let Some(commands) = &new.template.start
-            && let Err(why) = start(handle.as_ref(), commands, START_LIMIT).await
-        {
-            // Nobody asked for one that does not serve.
-            self.kill(&sandbox).await?;
-            return Err(ApiError::internal(format!("the template's {why}")));
-        }
+        let sandbox = self.admit(sandbox.with_handle(handle));
+        drop(new.holds);
         Ok(sandbox)
+    }
+
+    /// Answers what a provider could not do, without telling where this server keeps things.
+    pub(super) fn said(&self, error: Error) -> ApiError {
+        let home = self.config.home.display().to_string();
+        let answer = ApiError::from(error);
+        ApiError { message: answer.message.replace(&home, "HOME").into(), ..answer }
     }
 
     /// Destroys what a create whose end is not known may have made.
@@ -182,4 +205,9 @@ impl App {
             }
         }
     }
+}
+
+fn key_has_ended() -> ApiError {
+    ApiError::conflict("the sandbox of this idempotency key has ended; take another key for a new one")
+        .with_error_code(codes::IDEMPOTENCY_ENDED)
 }

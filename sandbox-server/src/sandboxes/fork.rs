@@ -7,6 +7,7 @@ use sandhold_core::{ForkOptions, Outcome, SandboxInfo};
 
 use super::create::tags;
 use super::sandbox::Sandbox;
+use super::start::lease;
 use crate::app::App;
 use crate::error::{ApiError, ApiResult};
 use crate::ids;
@@ -20,7 +21,7 @@ impl App {
         timeout: Duration,
     ) -> ApiResult<Vec<ApiResult<Arc<Sandbox>>>> {
         let paused = |id: &str| ApiError::conflict(format!("Sandbox {id} is paused"));
-        let _turn = source.transition().await?;
+        let turn = source.transition().await?;
         source.must_run(paused)?;
         let mut made = Vec::with_capacity(count);
         for _ in 0..count {
@@ -32,7 +33,27 @@ impl App {
             }
             made.push(fork);
         }
-        Ok(made)
+        drop(turn);
+        let starts: Vec<_> =
+            made.into_iter().map(|fork| tokio::spawn(Arc::clone(self).serving(fork, timeout))).collect();
+        let mut served = Vec::with_capacity(count);
+        for start in starts {
+            served.push(
+                start.await.unwrap_or_else(|_| Err(ApiError::internal("the start of a fork broke off"))),
+            );
+        }
+        Ok(served)
+    }
+
+    /// Starts in a fork what its template starts: it has the files of its source and none of its processes.
+    async fn serving(
+        self: Arc<Self>,
+        fork: ApiResult<Arc<Sandbox>>,
+        timeout: Duration,
+    ) -> ApiResult<Arc<Sandbox>> {
+        let fork = fork?;
+        self.start_new(&fork, timeout).await?;
+        Ok(fork)
     }
 
     async fn fork_once(
@@ -41,14 +62,14 @@ impl App {
         timeout: Duration,
     ) -> ApiResult<Arc<Sandbox>> {
         let tags = tags(&ids::random()?)?;
-        let options = ForkOptions::new(tags.clone()).with_lease(timeout);
+        let options = ForkOptions::new(tags.clone()).with_lease(lease(timeout, source.made.start.as_ref()));
         let handle = match self.provider.fork(&source.provided, options).await {
             Ok(handle) => handle,
             Err(error) => {
                 if error.outcome() == Outcome::Unknown {
                     self.unmake(&tags).await;
                 }
-                return Err(error.into());
+                return Err(self.said(error));
             }
         };
         let info: SandboxInfo = handle.info().await?;

@@ -10,10 +10,11 @@ mod made;
 mod notes;
 mod sandbox;
 mod spent;
+mod start;
 mod turn;
 
 pub(crate) use changes::{Connected, Nearer};
-pub(crate) use create::{Flights, NewSandbox};
+pub(crate) use create::{Flights, Identity, NewSandbox};
 pub(crate) use index::{Index, not_found};
 pub(crate) use lines::{Closed, Line};
 pub(crate) use made::{Made, RESERVED};

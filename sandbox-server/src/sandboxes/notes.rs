@@ -22,6 +22,22 @@ pub(crate) struct Notes {
     /// The network policy that replaced the one of the create.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) network: Option<NetworkUpdate>,
+    /// How far what its template starts has come in its present memory; nothing is not begun.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) start: Option<Start>,
+}
+
+/// How far what a template starts has come in a sandbox.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Start {
+    /// It is to be started.
+    #[default]
+    Pending,
+    /// It runs, and is waited for until it serves.
+    Begun,
+    /// Nothing is left to be done.
+    Done,
 }
 
 /// The name of a sandbox's document.

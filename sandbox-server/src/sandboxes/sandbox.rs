@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::index::not_found;
 use super::lines::Lines;
 use super::made::Made;
-use super::notes::Notes;
+use super::notes::{Notes, Start};
 use super::turn::Turns;
 use crate::error::{ApiError, ApiResult};
 use crate::proxy::Pool;
@@ -42,6 +42,8 @@ pub(crate) struct Run {
     deadline: Instant,
     pub(crate) pause_mode: PauseMode,
     pub(crate) network: Option<NetworkUpdate>,
+    /// How far what its template starts has come.
+    pub(super) start: Start,
     /// When it last ceased to run, as far as this server saw it.
     stopped: Option<Instant>,
 }
@@ -62,6 +64,8 @@ pub(crate) struct Sandbox {
     pub(crate) samples: Mutex<Samples>,
     /// Held by whoever changes what the sandbox is doing.
     pub(super) turns: Turns,
+    /// Held by whoever starts what its template starts.
+    pub(super) starting: tokio::sync::Mutex<()>,
     /// Tells its timer that its end was changed.
     pub(crate) rescheduled: Arc<Notify>,
     run: Mutex<Run>,
@@ -105,6 +109,12 @@ impl Sandbox {
             None if files_only => PauseMode::Filesystem,
             None => PauseMode::Full,
         };
+        let start = match notes.start {
+            _ if made.start.is_none() => Start::Done,
+            // It is lost with the memory.
+            _ if info.state == SandboxState::Stopped => Start::Pending,
+            noted => noted.unwrap_or_default(),
+        };
         let run = Run {
             phase,
             started_at,
@@ -112,6 +122,7 @@ impl Sandbox {
             deadline: instant(end_at),
             pause_mode,
             network: notes.network,
+            start,
             stopped: None,
         };
         let lines = Arc::new(Lines::default());
@@ -129,6 +140,7 @@ impl Sandbox {
             pool: Pool::default(),
             samples: Mutex::default(),
             turns: Turns::default(),
+            starting: tokio::sync::Mutex::default(),
             rescheduled: Arc::new(Notify::new()),
             run: Mutex::new(run),
         }
@@ -245,6 +257,10 @@ impl Sandbox {
         self.run_mut().network = Some(network);
     }
 
+    pub(super) fn set_start(&self, start: Start) {
+        self.run_mut().start = start;
+    }
+
     /// What is to be kept about it.
     pub(crate) fn notes(&self) -> Notes {
         let run = self.run();
@@ -254,6 +270,7 @@ impl Sandbox {
             end_at: Some(Timestamp(run.end_at)),
             pause_mode: paused.then_some(run.pause_mode),
             network: run.network,
+            start: self.made.start.is_some().then_some(run.start),
         }
     }
 }

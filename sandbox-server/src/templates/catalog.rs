@@ -234,11 +234,18 @@ impl Catalog {
         .await
     }
 
-    /// Forgets a template.
-    pub(crate) async fn remove(&self, template: &str) -> ApiResult<()> {
+    /// Forgets a template, unless it is used; that is asked while nobody can find it.
+    pub(crate) async fn remove(
+        &self,
+        template: &str,
+        used: impl FnOnce() -> Option<ApiError>,
+    ) -> ApiResult<()> {
         let mut templates = self.templates.write().await;
         if !templates.contains_key(template) {
             return Err(not_found(template));
+        }
+        if let Some(refusal) = used() {
+            return Err(refusal);
         }
         let (store, name) = (Arc::clone(&self.store), format!("{TEMPLATES}/{template}"));
         blocking(move || store.remove(&name)).await?;

@@ -76,8 +76,11 @@ impl fmt::Display for TemplateName {
 /// A sentence that says what is wrong with it.
 pub(crate) fn parse_tag(text: &str) -> Result<String, String> {
     let tag = text.trim().to_lowercase();
-    if !is_plain(&tag, "-_.") {
-        return Err(format!("the tag {:?} is not made of the letters a-z, digits, -, _ and .", shown(text)));
+    if !is_plain(&tag, "-_.") || tag.bytes().all(|byte| byte == b'.') {
+        return Err(format!(
+            "the tag {:?} is not made of the letters a-z, digits, -, _ and ., and not of dots alone",
+            shown(text)
+        ));
     }
     // One that looks like the id of a build could stand for two of them.
     if is_uuid(&tag) {

@@ -470,14 +470,19 @@ fn in_use(id: &str) -> ApiError {
     ApiError::bad_request(format!("cannot delete template '{id}' because there are sandboxes using it"))
 }
 
-async fn remove_template(app: &App, record: &TemplateRecord) -> ApiResult<StatusCode> {
-    if app.sandboxes.all().iter().any(|sandbox| sandbox.made.template == record.id) {
-        return Err(in_use(&record.id));
-    }
+async fn remove_template(app: &Arc<App>, record: &TemplateRecord) -> ApiResult<StatusCode> {
+    // One that an earlier server left may be of it: without knowing all of them nothing is deleted.
+    app.all_sandboxes().await?;
+    let used = || {
+        // In this order: a create lets go of it when its sandbox is listed.
+        let used = app.holds.is_held(&record.id)
+            || app.sandboxes.all().iter().any(|sandbox| sandbox.made.template == record.id);
+        used.then(|| in_use(&record.id))
+    };
+    app.templates.catalog.remove(&record.id, used).await?;
     for build in record.builds.iter().filter(|build| build.status == BuildStatus::Building) {
         app.templates.cancel(&build.id);
     }
-    app.templates.catalog.remove(&record.id).await?;
     let templates = Arc::clone(&app.templates);
     tokio::spawn(async move { templates.sweep().await });
     Ok(StatusCode::NO_CONTENT)

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use sandhold_core::{ExecOptions, ProcessEvent, ProcessSpec, SandboxHandle, SandboxHandleExt};
+use sandhold_core::{ErrorKind, ExecOptions, ProcessEvent, ProcessSpec, SandboxHandle, SandboxHandleExt};
 
 use super::log::Lines;
 use super::record::StartCommands;
@@ -74,25 +74,23 @@ pub(crate) async fn try_out(
     }
 }
 
-/// Starts the commands in a new sandbox and waits until they serve, at most so long.
+/// Starts the start command in a sandbox, where there is one.
 ///
 /// # Errors
-/// What failed; the sandbox is no use then.
-pub(crate) async fn start(
-    handle: &dyn SandboxHandle,
-    commands: &StartCommands,
-    limit: Duration,
-) -> Result<(), String> {
-    if let Some(line) = &commands.start {
-        // Dropping the process leaves it alone.
-        let started = handle.start(spec(line, commands)).await;
-        started
-            .map_err(|error| format!("start command failed: {}", refusal(&error, &commands.context.user)))?;
-    }
-    if commands.ready.is_some() { until_ready(handle, commands, limit).await } else { Ok(()) }
+/// What failed.
+pub(crate) async fn begin(handle: &dyn SandboxHandle, commands: &StartCommands) -> Result<(), String> {
+    let Some(line) = &commands.start else { return Ok(()) };
+    // Dropping the process leaves it alone.
+    let started = handle.start(spec(line, commands)).await;
+    let failed = |error| format!("start command failed: {}", refusal(&error, &commands.context.user));
+    started.map(drop).map_err(failed)
 }
 
-async fn until_ready(
+/// Waits until the ready command succeeds, at most so long.
+///
+/// # Errors
+/// What failed; at once where the sandbox is no more.
+pub(crate) async fn until_ready(
     handle: &dyn SandboxHandle,
     commands: &StartCommands,
     limit: Duration,
@@ -102,13 +100,15 @@ async fn until_ready(
         loop {
             let options = ExecOptions::default().with_timeout(limit);
             let output = handle.exec_opts(spec(line, commands), options).await;
+            let gone = matches!(&output, Err(error) if error.kind() == ErrorKind::Gone);
             match succeeded(output, &commands.context.user) {
-                Ok(_) => return,
+                Ok(_) => return Ok(()),
+                Err(why) if gone => return Err(format!("ready {why}")),
                 Err(_) => tokio::time::sleep(LOOK_AGAIN).await,
             }
         }
     };
-    tokio::time::timeout(limit, look)
-        .await
-        .map_err(|_| format!("ready command failed: {line:?} did not succeed within {} s", limit.as_secs()))
+    tokio::time::timeout(limit, look).await.unwrap_or_else(|_| {
+        Err(format!("ready command failed: {line:?} did not succeed within {} s", limit.as_secs()))
+    })
 }

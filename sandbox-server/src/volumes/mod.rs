@@ -22,6 +22,7 @@ use tokio::sync::RwLock;
 use crate::app::{App, blocking};
 use crate::error::{ApiError, ApiResult};
 use crate::extract::{Json, Segment};
+use crate::holds::{Hold, Holds};
 use crate::rooted;
 use crate::sandboxes::now;
 use crate::store::{Durability, Store};
@@ -74,11 +75,11 @@ impl Volumes {
         Ok(Self { store, files, kept: RwLock::new(kept) })
     }
 
-    /// Returns the directory of the volume with this name, or this id.
-    pub(crate) async fn directory(&self, which: &str) -> Option<PathBuf> {
+    /// Returns the directory of the volume with this name, or this id, and keeps it from being deleted.
+    pub(crate) async fn held(&self, which: &str, holds: &Holds) -> Option<(PathBuf, Hold)> {
         let all = self.kept.read().await;
         let found = all.values().find(|kept| kept.name == which).or_else(|| all.get(which))?;
-        Some(self.data(&found.id))
+        Some((self.data(&found.id), holds.hold(&found.id)))
     }
 
     /// Returns the directory of the volume with this id.
@@ -172,13 +173,16 @@ async fn detail(State(app): State<Arc<App>>, Segment(id): Segment) -> ApiResult<
 }
 
 async fn remove(State(app): State<Arc<App>>, Segment(id): Segment) -> ApiResult<StatusCode> {
+    // One that an earlier server left may have it mounted: without knowing all of them nothing is deleted.
+    app.all_sandboxes().await?;
     let mut all = app.volumes.kept.write().await;
     let kept = all.get(&id).ok_or_else(|| not_found(&id))?;
     let has = |sandbox: &Arc<crate::sandboxes::Sandbox>| {
         let mounts = sandbox.made.volume_mounts.iter().flatten();
         mounts.into_iter().any(|mount| mount.name == kept.name || mount.name == kept.id)
     };
-    if app.sandboxes.all().iter().any(has) {
+    // In this order: a create lets go of it when its sandbox is listed.
+    if app.holds.is_held(&id) || app.sandboxes.all().iter().any(has) {
         return Err(ApiError::conflict(format!("volume '{}' is mounted in sandboxes", kept.name)));
     }
     let (store, name) = (Arc::clone(&app.volumes.store), format!("{VOLUMES}/{id}"));

@@ -1,6 +1,7 @@
 //! `POST /v2/sandboxes` and `POST /sandboxes`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use sha2::{Digest, Sha256};
 use super::view;
 use crate::app::App;
 use crate::error::{ApiError, ApiResult};
-use crate::sandboxes::{Made, NewSandbox, RESERVED};
+use crate::sandboxes::{Identity, Made, NewSandbox, RESERVED};
 use crate::templates::Context;
 use crate::{api, extract, network, resolve};
 
@@ -25,6 +26,15 @@ struct Version {
 
 const V1: Version = Version { default_timeout: 15, always_secure: false };
 const V2: Version = Version { default_timeout: 300, always_secure: true };
+
+/// Where the daemon of a sandbox keeps its own files.
+const DAEMON_FILES: &str = "/run/e2b";
+
+/// The longest argument or variable of a program, with its name and end: `MAX_ARG_STRLEN` of Linux.
+const MAX_VARIABLE: usize = 128 * 1024;
+
+/// All variables; Linux lets arguments and variables have 2 MiB with the usual stack of 8 MiB.
+const MAX_ENV: usize = 1536 * 1024;
 
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
@@ -47,11 +57,15 @@ async fn create(app: Arc<App>, request: Request, version: Version) -> ApiResult<
     let body = extract::read(request).await?;
     let asked: serde_json::Value = extract::parse(&body)?;
     // Maps are sorted, so that the order of fields does not matter.
-    let digest = key.is_some().then(|| hex(&Sha256::digest(asked.to_string())));
+    let identity = key.map(|key| Identity { key, request: hex(&Sha256::digest(asked.to_string())) });
     let asked: CreateSandbox = serde_json::from_value(asked)
         .map_err(|error| ApiError::bad_request(format!("the request body is not valid: {error}")))?;
-    let new = checked(&app, asked, version, key, digest).await?;
-    let sandbox = api::to_the_end(async move { app.create_sandbox(new).await }).await?;
+    let request = identity.as_ref().map(|identity| identity.request.clone());
+    let sandbox =
+        api::to_the_end(
+            async move { app.create_sandbox(identity, checked(&app, asked, version, request)).await },
+        )
+        .await?;
     Ok((StatusCode::CREATED, Json(view::ready(&sandbox))))
 }
 
@@ -60,8 +74,7 @@ async fn checked(
     app: &Arc<App>,
     asked: CreateSandbox,
     version: Version,
-    key: Option<String>,
-    digest: Option<String>,
+    request: Option<String>,
 ) -> ApiResult<NewSandbox> {
     let timeout = match asked.timeout {
         None => version.default_timeout.min(app.config.max_run.as_secs().max(1)),
@@ -101,14 +114,17 @@ async fn checked(
     network::check(&egress)?;
     let mounts = asked.volume_mounts.unwrap_or_default();
     check_mounts(&mounts)?;
-    let template = resolve::template(app, &asked.template_id).await?;
+    let (template, hold) = resolve::held_template(app, &asked.template_id).await?;
     let env = asked.env_vars.unwrap_or_default();
     // What is made from a snapshot has the variables of its source, as stored memory keeps them at E2B.
     let mut context = template.context.clone();
     context.env.extend(env.clone());
+    check_env(&context.env)?;
+    let (found, mut holds) = resolve::volumes(app, &mounts).await?;
+    holds.push(hold);
     Ok(NewSandbox {
         network: network::enforced(&egress, app.config.egress)?,
-        mounts: resolve::volumes(app, &mounts).await?,
+        mounts: found,
         made: Made {
             template: template.id.clone(),
             alias: template.alias.clone(),
@@ -122,13 +138,28 @@ async fn checked(
             allow_internet_access: asked.allow_internet_access,
             network: asked.network,
             volume_mounts: (!mounts.is_empty()).then_some(mounts),
-            request: digest,
+            request,
         },
         template,
         metadata,
         env,
-        idempotency_key: key,
+        holds,
     })
+}
+
+/// Refuses variables with which the kernel starts no program.
+fn check_env(env: &BTreeMap<String, String>) -> ApiResult<()> {
+    let size = |(name, value): (&String, &String)| name.len() + value.len() + 2;
+    if let Some((name, _)) = env.iter().find(|(name, value)| size((name, value)) > MAX_VARIABLE) {
+        let shown: String = name.chars().take(64).collect();
+        return Err(ApiError::bad_request(format!(
+            "the variable {shown:?} of envVars is larger than {MAX_VARIABLE} bytes"
+        )));
+    }
+    if env.iter().map(size).sum::<usize>() > MAX_ENV {
+        return Err(ApiError::bad_request(format!("envVars are larger than {MAX_ENV} bytes")));
+    }
+    Ok(())
 }
 
 fn check_mounts(mounts: &[VolumeMount]) -> ApiResult<()> {
@@ -139,6 +170,11 @@ fn check_mounts(mounts: &[VolumeMount]) -> ApiResult<()> {
         let clean = parts.is_some_and(|mut parts| parts.all(|part| !matches!(part, "" | "." | "..")));
         if !clean || path.contains('\0') {
             return Err(ApiError::bad_request(format!("the mount path {path:?} is not absolute and clean")));
+        }
+        if Path::new(path).starts_with(DAEMON_FILES) || Path::new(DAEMON_FILES).starts_with(path) {
+            return Err(ApiError::bad_request(format!(
+                "the mount path {path:?} would hide {DAEMON_FILES}, which belongs to the sandbox's daemon"
+            )));
         }
         if !paths.insert(path) {
             return Err(ApiError::bad_request(format!("two volumes are to be mounted at {path:?}")));
