@@ -65,20 +65,28 @@ impl App {
             if matches!(outcome, Err(Unready::Ended)) || sandbox.phase() != Phase::Running {
                 return Err(Unready::Ended);
             }
-            if outcome.is_ok() || worth == Worth::ItsFiles {
-                self.note_start(sandbox, Start::Done).await;
-            }
             if sandbox.run().end_at == run.end_at {
                 // Nobody gave it another end meanwhile: the time for the start is taken back.
                 nearer = Nearer::Too;
             }
         }
         let turn = sandbox.turns.next().await;
-        match self.set_timeout_now(&turn, sandbox, timeout, nearer).await {
-            Ok(()) => outcome,
-            Err(_) if sandbox.phase() != Phase::Running => Err(Unready::Ended),
-            Err(error) => Err(Unready::Failed(error.message.into_owned())),
+        if sandbox.run().started_at != run.started_at {
+            // It was paused and woken just now: what was started is of another run.
+            return Err(Unready::Ended);
         }
+        if let Err(error) = self.set_timeout_now(&turn, sandbox, timeout, nearer).await {
+            return Err(match sandbox.phase() {
+                Phase::Running => Unready::Failed(format!("time cannot be set: {}", error.message)),
+                _ => Unready::Ended,
+            });
+        }
+        // Noted last: whoever goes on after the death of this server sets the time, too.
+        if outcome.is_ok() || worth == Worth::ItsFiles {
+            sandbox.set_start(Start::Done);
+            self.note_or_warn(sandbox).await;
+        }
+        outcome
     }
 
     async fn start_in(
@@ -89,16 +97,12 @@ impl App {
         let handle = sandbox.pool.handle(self, sandbox).await.map_err(|error| error.message().to_owned())?;
         if sandbox.run().start == Start::Pending {
             begin(handle.as_ref(), commands).await?;
-            self.note_start(sandbox, Start::Begun).await;
+            // In a turn: a note of another's must not be replaced by an older one.
+            let _turn = sandbox.turns.next().await;
+            sandbox.set_start(Start::Begun);
+            self.note_or_warn(sandbox).await;
         }
         until_ready(handle.as_ref(), commands, START_LIMIT).await
-    }
-
-    /// Notes how far it has come. In a turn: a note of another's must not be replaced by an older one.
-    async fn note_start(&self, sandbox: &Sandbox, start: Start) {
-        let _turn = sandbox.turns.next().await;
-        sandbox.set_start(start);
-        self.note_or_warn(sandbox).await;
     }
 
     /// Starts what the template starts in a new sandbox, which is killed where that fails.
