@@ -247,7 +247,12 @@ impl Walk<'_> {
         let mut listed = Listed::default();
         let mut list = RawDir::new(dir.as_fd(), buffer);
         while let Some(entry) = list.next() {
-            let entry = entry.map_err(|errno| self.failed("list", &task.path, errno))?;
+            let entry = match entry {
+                Ok(entry) => entry,
+                // Removed since it was opened.
+                Err(Errno::NOENT) if !task.path.is_empty() => return Ok(None),
+                Err(errno) => return Err(self.failed("list", &task.path, errno)),
+            };
             let name = entry.file_name();
             // One that is gone meanwhile is none.
             if !matches!(name.to_bytes(), b"." | b"..")
