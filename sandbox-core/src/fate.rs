@@ -73,6 +73,11 @@ struct Known {
 }
 
 impl Fates {
+    /// Returns the fate that the values of a key in this host have now, if anybody holds one.
+    pub(crate) fn of(&self, key: &Key) -> Option<Arc<Fate>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).fates.get(key).and_then(Weak::upgrade)
+    }
+
     /// Returns the fate of the sandbox that a key has now. The values of the one before it are stale from here on; its id
     /// is returned where any are left and it was not destroyed through them.
     pub(crate) fn enter(

@@ -9,10 +9,10 @@ use async_trait::async_trait;
 use sandhold_core::testing::{FakeProvider, Fault, Gate, Verb};
 use sandhold_core::{
     AcquireOptions, AcquireOutcome, Capabilities, CloneOptions, ConnectOptions, Connection, CreateOptions,
-    DestroyOutcome, ErrorKind, FindQuery, Key, ListFilter, MemoryRegistry, Outcome, PROVIDER_VARIABLE,
-    PauseOptions, PauseOutcome, Providers, REASON_BUSY, REASON_UNSTARTED, Result, ResultStream,
-    SandboxHandle, SandboxHandleExt as _, SandboxId, SandboxInfo, SandboxProvider, SandboxSpec, SandboxState,
-    Sandboxes, StopOutcome,
+    DestroyOutcome, ErrorKind, FindQuery, Key, ListFilter, MemoryRegistry, OnGone, Outcome,
+    PROVIDER_VARIABLE, PauseOptions, PauseOutcome, Providers, REASON_BUSY, REASON_UNSTARTED, Result,
+    ResultStream, SandboxHandle, SandboxHandleExt as _, SandboxId, SandboxInfo, SandboxProvider, SandboxSpec,
+    SandboxState, Sandboxes, StopOutcome,
 };
 
 fn host(provider: &FakeProvider) -> Sandboxes {
@@ -363,4 +363,27 @@ async fn an_open_create_that_cannot_be_settled_keeps_stop_and_destroy_from_guess
         assert!(error.context().any(|(name, _)| name == "attempt"), "{error}");
     }
     assert_eq!(provider.counts().of(Verb::Destroy), 0);
+}
+
+#[tokio::test]
+async fn a_destroy_by_key_ends_the_values_of_this_host_also_those_that_follow_the_key() {
+    let provider = FakeProvider::new();
+    let sandboxes = host(&provider);
+    let follows = options().with_on_gone(OnGone::Reacquire);
+    let sandbox = sandboxes.acquire("key", follows).await.unwrap().sandbox;
+    sandboxes.destroy("key").await.unwrap();
+    for _ in 0..2 {
+        let error = sandbox.info().await.unwrap_err();
+        assert_eq!((error.kind(), error.reason()), (ErrorKind::Gone, Some("destroyed")), "{error}");
+    }
+    assert_eq!((provider.counts().created, provider.alive().len()), (1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deadline_in_the_middle_of_a_create_leaves_its_outcome_unknown() {
+    let provider = FakeProvider::new();
+    provider.script(Verb::Create, Fault::CommitLate(Duration::from_secs(5)));
+    let soon = options().with_deadline(Duration::from_secs(1));
+    let error = host(&provider).acquire("key", soon).await.unwrap_err();
+    assert_eq!(error.outcome(), Outcome::Unknown, "{error}");
 }

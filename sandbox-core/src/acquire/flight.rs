@@ -78,8 +78,11 @@ impl Stage {
                 "the answer of a create was lost and could not be settled before the deadline; acquire again to settle it",
             )
             .with_context("attempt", attempt),
-            None => Error::new(ErrorKind::Timeout, format!("the acquire did not end within {deadline:?}"))
-                .with_context("stage", stage),
+            None => {
+                let error =
+                    Error::new(ErrorKind::Timeout, format!("the acquire did not end within {deadline:?}"));
+                left_at(error, stage).with_context("stage", stage)
+            }
         }
         .at("", "acquire")
         .with_context("key", key)
@@ -242,6 +245,11 @@ async fn fly(home: Arc<Home>, key: Key, options: AcquireOptions, flight: Arc<Fli
 fn left_by_all(stage: &'static str) -> Error {
     let error =
         Error::new(ErrorKind::Cancelled, "every caller left before the acquire ended").at("", "acquire");
+    left_at(error, stage)
+}
+
+/// Says of an error what may have been made when its caller left at this stage.
+fn left_at(error: Error, stage: &'static str) -> Error {
     match stage {
         "create" | "settle" | "contend" => error.with_outcome(Outcome::Unknown),
         _ => error,

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use super::flight::{self, Flights};
 use super::{AcquireOptions, Acquired, DEFAULT_ACQUIRE_DEADLINE, DEFAULT_RECORD_LEASE, REASON_BUSY};
 use crate::events::{DEFAULT_EVENT_CAPACITY, Event, EventKind, Teller};
-use crate::fate::Fates;
+use crate::fate::{End, Fates};
 use crate::hooks::{DEFAULT_HOOK_DEADLINE, Hooks, PersistHook};
 use crate::lifecycle::{self, StopOutcome};
 use crate::providers::Providers;
@@ -127,7 +127,14 @@ impl Home {
         hooks: Option<&Arc<dyn Hooks>>,
     ) -> Result<DestroyOutcome> {
         flight::refuse_inside(self, key, "destroy")?;
-        self.routed(key, |home| async move { lifecycle::destroy(&home, key, hooks).await }).await
+        // Of what the key has before: an acquire right after the destroy makes another one.
+        let fate = self.fates.of(key);
+        let destroyed =
+            self.routed(key, |home| async move { lifecycle::destroy(&home, key, hooks).await }).await?;
+        if let Some(fate) = fate {
+            fate.finish(End::Destroyed);
+        }
+        Ok(destroyed)
     }
 
     /// Runs a call on a key at the provider that its record names, which is nearly always this host's own.
