@@ -15,6 +15,9 @@ use crate::daemon::process::running::Process;
 /// How long late writers are waited for after the process itself ended.
 const LATE_WRITERS: Duration = Duration::from_millis(100);
 
+/// The most that is taken of them in that time: nobody slows them down any more.
+const LATE_BYTES: usize = 8 << 20;
+
 /// When a process is to end at the latest.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Deadline {
@@ -67,9 +70,11 @@ async fn drain(process: &Process, outputs: &mut Outputs) {
         }
     }
     let late = Instant::now() + LATE_WRITERS;
-    while Instant::now() < late {
+    let mut room = LATE_BYTES;
+    while room > 0 && Instant::now() < late {
         match tokio::time::timeout_at(late, outputs.next()).await {
             Ok(Some((stream, bytes))) => {
+                room = room.saturating_sub(bytes.len());
                 process.publish(stream, bytes, pending()).await;
             }
             Ok(None) | Err(_) => return,
