@@ -208,6 +208,16 @@ impl Sandbox {
         (sandbox, before)
     }
 
+    /// Another value of the same sandbox, with the options and hooks of the caller that it is for.
+    pub(crate) fn value_for(&self, options: &Arc<AcquireOptions>, hooks: Option<Arc<dyn Hooks>>) -> Self {
+        let Shared { home, key, .. } = &*self.shared;
+        let value = Self::unstarted(home, key.clone(), Arc::clone(options), hooks);
+        if let Some(life) = self.life() {
+            value.begin(life);
+        }
+        value
+    }
+
     /// The value for the hooks of a flight, which carries its lease as long as the flight lends it.
     pub(crate) fn within_flight(&self, lent: &Arc<Lent>) -> Self {
         Self { lent: Arc::downgrade(lent), ..self.clone() }
@@ -324,7 +334,11 @@ impl Sandbox {
             Error::new(ErrorKind::Unexpected, "the acquire returned no sandbox").at("", "acquire")
         })?;
         self.begin(Arc::clone(&life));
-        Ok(life)
+        // Meanwhile it may have been let go of, or its sandbox may have ended.
+        match self.usable()? {
+            Some(life) => Ok(life),
+            None => Err(self.refused(life.fate.end().unwrap_or(End::Gone))),
+        }
     }
 
     pub(crate) fn mark_stale(&self) {
