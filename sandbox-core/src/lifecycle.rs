@@ -1,19 +1,16 @@
 //! Pause, resume, stop and destroy by key and id: the order of record and provider call, under the record's lease.
 
-use std::ops::Deref;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
-
-use tokio::sync::{OwnedMappedMutexGuard, OwnedMutexGuard};
 
 use crate::acquire::{Home, Stage, senior, settle};
 use crate::events::EventKind;
 use crate::fate::{End, Fate};
 use crate::hooks::Hooks;
 use crate::registry::{Lease, Phase, Record, Registry};
+use crate::tenure::{Held, Tenure, within};
 use crate::{
-    ConnectOptions, Connection, DestroyOutcome, Error, ErrorKind, FindQuery, Key, PauseOptions, PauseOutcome,
-    Result, SandboxId, SandboxInfo, SandboxProviderExt as _,
+    ConnectOptions, Connection, DestroyOutcome, Error, ErrorKind, FindQuery, Key, Outcome, PauseOptions,
+    PauseOutcome, Result, SandboxId, SandboxInfo, SandboxProviderExt as _,
 };
 
 /// What a stop did.
@@ -35,85 +32,6 @@ impl From<PauseOutcome> for StopOutcome {
         match paused {
             PauseOutcome::Paused => Self::Paused,
             PauseOutcome::AlreadyPaused => Self::AlreadyPaused,
-        }
-    }
-}
-
-/// The lease of a flight, lent to the handle that its hooks get: what they do to the sandbox would else wait for the very
-/// flight that waits for them.
-#[derive(Debug)]
-pub(crate) struct Lent {
-    lease: Arc<tokio::sync::Mutex<Option<Lease>>>,
-    used: AtomicBool,
-    at_rest: AtomicBool,
-}
-
-impl Lent {
-    pub(crate) fn new(lease: Lease) -> Arc<Self> {
-        Arc::new(Self {
-            lease: Arc::new(tokio::sync::Mutex::new(Some(lease))),
-            used: AtomicBool::new(false),
-            at_rest: AtomicBool::new(false),
-        })
-    }
-
-    /// Renews the lease, once no call uses it; no effect after it was taken back.
-    pub(crate) async fn renew(&self, home: &Home, key: &Key, ttl: std::time::Duration) -> Result<()> {
-        match &mut *self.lease.lock().await {
-            Some(lease) => home.registry.renew(&home.owner, key, lease, ttl).await,
-            None => Ok(()),
-        }
-    }
-
-    /// Ends the loan, after the call that uses it right now.
-    pub(crate) async fn take_back(&self) -> Option<Lease> {
-        self.lease.lock().await.take()
-    }
-
-    /// Says whether a call under the loan may have written the record.
-    pub(crate) fn was_used(&self) -> bool {
-        self.used.load(Ordering::Acquire)
-    }
-
-    /// Says whether the sandbox was stopped or destroyed under the loan, and not resumed since.
-    pub(crate) fn is_at_rest(&self) -> bool {
-        self.at_rest.load(Ordering::Acquire)
-    }
-}
-
-/// The right to change the record: a lease of one's own, or the one that a flight lent.
-enum Held {
-    Own(Lease),
-    Lent(Arc<Lent>, OwnedMappedMutexGuard<Option<Lease>, Lease>),
-}
-
-impl Held {
-    async fn take(home: &Home, key: &Key, lent: &Weak<Lent>, operation: &'static str) -> Result<Self> {
-        if let Some(lent) = lent.upgrade() {
-            let guard = Arc::clone(&lent.lease).lock_owned().await;
-            if let Ok(lease) = OwnedMutexGuard::try_map(guard, Option::as_mut) {
-                lent.used.store(true, Ordering::Release);
-                return Ok(Self::Lent(lent, lease));
-            }
-        }
-        home.lease_in_time(key, operation).await.map(Self::Own)
-    }
-
-    /// Notes what a call did, for the flight that lent its lease.
-    fn at_rest(&self, at_rest: bool) {
-        if let Self::Lent(lent, _) = self {
-            lent.at_rest.store(at_rest, Ordering::Release);
-        }
-    }
-}
-
-impl Deref for Held {
-    type Target = Lease;
-
-    fn deref(&self) -> &Lease {
-        match self {
-            Self::Own(lease) => lease,
-            Self::Lent(_, lease) => lease,
         }
     }
 }
@@ -151,52 +69,65 @@ pub(crate) fn pause_failed(error: &Error) -> EventKind {
     EventKind::PauseFailed { kind: error.kind(), reason: error.reason() }
 }
 
-pub(crate) async fn pause(home: &Home, key: &Key, fate: &Fate, lent: &Weak<Lent>) -> Result<PauseOutcome> {
+pub(crate) async fn pause(home: &Home, key: &Key, fate: &Fate, lent: &Weak<Tenure>) -> Result<PauseOutcome> {
     if !home.provider.capabilities().pause {
         return Err(Error::unsupported(home.provider.name(), "pause"));
     }
-    let lease = Held::take(home, key, lent, "pause").await?;
+    let held = Held::take(home, key, lent, "pause").await?;
     let record = own_record(home, key, fate).await?;
-    let paused = pause_recorded(home, record, &fate.id, &lease).await?;
-    lease.at_rest(true);
+    let paused = pause_recorded(home, key, record, &fate.id, &*held.lease(home, key).await?).await?;
+    held.rests(true);
     Ok(paused)
 }
 
 /// Record `pausing`, pause, record `paused`; a failed pause leaves it running and recorded as `ready`.
 async fn pause_recorded(
     home: &Home,
+    key: &Key,
     record: Option<Record>,
     id: &SandboxId,
     lease: &Lease,
 ) -> Result<PauseOutcome> {
     let record = enter(home, record, Phase::Pausing, lease).await?;
-    match home.provider.pause_opts(id, PauseOptions::default()).await {
+    let pause = home.provider.pause_opts(id, PauseOptions::default());
+    match within(home, key, lease, "pause", pause).await {
         Ok(outcome) => {
             enter(home, record, Phase::Paused, lease).await?;
             Ok(outcome)
         }
-        Err(error) => match enter(home, record, Phase::Ready, lease).await {
-            Ok(_) => Err(error),
-            Err(cleanup) => Err(error.with_cleanup(&cleanup)),
-        },
+        Err(error) => Err(failed(home, record, Phase::Ready, lease, error).await),
     }
 }
 
 /// Record `resuming`, connect, record `ready`; a failed resume is recorded as `paused` and the sandbox is kept.
-pub(crate) async fn resume(home: &Home, key: &Key, fate: &Fate, lent: &Weak<Lent>) -> Result<Connection> {
-    let lease = Held::take(home, key, lent, "resume").await?;
+pub(crate) async fn resume(
+    home: &Home,
+    key: &Key,
+    fate: &Fate,
+    options: ConnectOptions,
+    lent: &Weak<Tenure>,
+) -> Result<Connection> {
+    let held = Held::take(home, key, lent, "resume").await?;
+    let lease = held.lease(home, key).await?;
     let record = enter(home, own_record(home, key, fate).await?, Phase::Resuming, &lease).await?;
-    let options = ConnectOptions::default().with_generation(fate.generation.clone());
-    match home.provider.connect_opts(&fate.id, options).await {
+    match within(home, key, &lease, "resume", home.provider.connect_opts(&fate.id, options)).await {
         Ok(connection) => {
             enter(home, record, Phase::Ready, &lease).await?;
-            lease.at_rest(false);
+            held.rests(false);
             Ok(connection)
         }
-        Err(error) => match enter(home, record, Phase::Paused, &lease).await {
-            Ok(_) => Err(error),
-            Err(cleanup) => Err(error.with_cleanup(&cleanup)),
-        },
+        Err(error) => Err(failed(home, record, Phase::Paused, &lease, error).await),
+    }
+}
+
+/// Writes down what a failed call has left. What is unknown stays as it was begun: whoever comes next asks the provider.
+async fn failed(home: &Home, record: Option<Record>, phase: Phase, lease: &Lease, error: Error) -> Error {
+    if error.outcome() == Outcome::Unknown {
+        return error;
+    }
+    match enter(home, record, phase, lease).await {
+        Ok(_) => error,
+        Err(cleanup) => error.with_cleanup(&cleanup),
     }
 }
 
@@ -226,10 +157,12 @@ fn is_abandoned(record: Option<&Record>, info: &SandboxInfo) -> bool {
 }
 
 /// The record of a key after whatever was left open under an earlier lease has been brought to its end.
-async fn closed(home: &Home, key: &Key, lease: &Lease, operation: &'static str) -> Result<Option<Record>> {
+async fn closed(home: &Home, key: &Key, held: &Held, operation: &'static str) -> Result<Option<Record>> {
     match home.load(key).await? {
-        Some(record) if record.phase == Phase::Creating => settled(home, record, lease, operation).await,
-        Some(record) if record.phase == Phase::Destroying => Ok(finish_destroy(home, record, lease).await?.1),
+        Some(record) if record.phase == Phase::Creating => settled(home, record, held, operation).await,
+        Some(record) if record.phase == Phase::Destroying => {
+            Ok(finish_destroy(home, record, &*held.lease(home, key).await?).await?.1)
+        }
         record => Ok(record),
     }
 }
@@ -238,11 +171,12 @@ async fn closed(home: &Home, key: &Key, lease: &Lease, operation: &'static str) 
 async fn settled(
     home: &Home,
     mut record: Record,
-    lease: &Lease,
+    held: &Held,
     operation: &'static str,
 ) -> Result<Option<Record>> {
     let stage = Stage::default();
     let look = settle(home, &record, record.begun(), home.call_limit(), &stage);
+    let look = held.keep(home, &record.key, look);
     let Ok(found) = tokio::time::timeout(home.wait_limit, look).await else {
         return Err(Error::new(
             ErrorKind::OutcomeUnknown,
@@ -252,23 +186,26 @@ async fn settled(
         .with_context("key", &record.key)
         .with_context("attempt", &record.attempt));
     };
-    match found? {
+    let found = found?;
+    let key = record.key.clone();
+    let lease = held.lease(home, &key).await?;
+    match found {
         Some(info) => {
             record.id = Some(info.id);
             record.enter(Phase::Ready);
-            home.registry.store(record, lease).await.map(Some)
+            home.registry.store(record, &lease).await.map(Some)
         }
         None => {
             record.abandon();
-            forget(&*home.registry, record, lease).await
+            forget(&*home.registry, record, &lease).await
         }
     }
 }
 
 /// Stops the sandbox of a key from a fresh process.
 pub(crate) async fn stop(home: &Home, key: &Key, hooks: Option<&Arc<dyn Hooks>>) -> Result<StopOutcome> {
-    let lease = home.lease_in_time(key, "stop").await?;
-    let record = closed(home, key, &lease, "stop").await?;
+    let held = Held::take(home, key, &Weak::new(), "stop").await?;
+    let record = closed(home, key, &held, "stop").await?;
     let id = match record.as_ref().and_then(|record| record.id.clone()) {
         Some(id) => Some(id),
         None => {
@@ -279,7 +216,8 @@ pub(crate) async fn stop(home: &Home, key: &Key, hooks: Option<&Arc<dyn Hooks>>)
     let Some(id) = id else { return Ok(StopOutcome::NoSandbox) };
     let outcome = if home.provider.capabilities().pause {
         let record = record.filter(|record| record.id.is_some());
-        let paused = pause_recorded(home, record, &id, &lease).await.inspect_err(|error| {
+        let lease = held.lease(home, key).await?;
+        let paused = pause_recorded(home, key, record, &id, &lease).await.inspect_err(|error| {
             home.tell(hooks, key, Some(&id), pause_failed(error));
         })?;
         home.tell(hooks, key, Some(&id), EventKind::Paused);
@@ -297,13 +235,14 @@ pub(crate) async fn destroy(
     key: &Key,
     hooks: Option<&Arc<dyn Hooks>>,
 ) -> Result<DestroyOutcome> {
-    let lease = home.lease_in_time(key, "destroy").await?;
+    let held = Held::take(home, key, &Weak::new(), "destroy").await?;
     let record = match home.load(key).await? {
-        Some(record) if record.phase == Phase::Creating => settled(home, record, &lease, "destroy").await?,
+        Some(record) if record.phase == Phase::Creating => settled(home, record, &held, "destroy").await?,
         record => record,
     };
+    let lease = held.lease(home, key).await?;
     let Some(record) = record.filter(|record| !record.is_tombstone()) else {
-        return destroy_unrecorded(home, key, hooks).await;
+        return destroy_unrecorded(home, key, hooks, &lease).await;
     };
     let id = record.id.clone();
     let outcome = destroy_recorded(home, record, &lease).await?;
@@ -318,10 +257,12 @@ async fn destroy_unrecorded(
     home: &Home,
     key: &Key,
     hooks: Option<&Arc<dyn Hooks>>,
+    lease: &Lease,
 ) -> Result<DestroyOutcome> {
     let mut outcome = DestroyOutcome::AlreadyGone;
     for info in tagged(home, key).await? {
-        if home.provider.destroy(&info.id).await? == DestroyOutcome::Destroyed {
+        let destroy = home.provider.destroy(&info.id);
+        if within(home, key, lease, "destroy", destroy).await? == DestroyOutcome::Destroyed {
             home.tell(hooks, key, Some(&info.id), EventKind::Destroyed);
             outcome = DestroyOutcome::Destroyed;
         }
@@ -334,14 +275,15 @@ pub(crate) async fn destroy_one(
     home: &Home,
     key: &Key,
     fate: &Fate,
-    lent: &Weak<Lent>,
+    lent: &Weak<Tenure>,
 ) -> Result<DestroyOutcome> {
-    let lease = Held::take(home, key, lent, "destroy").await?;
+    let held = Held::take(home, key, lent, "destroy").await?;
+    let lease = held.lease(home, key).await?;
     let destroyed = match own_record(home, key, fate).await? {
         Some(record) => destroy_recorded(home, record, &lease).await?,
-        None => home.provider.destroy(&fate.id).await?,
+        None => within(home, key, &lease, "destroy", home.provider.destroy(&fate.id)).await?,
     };
-    lease.at_rest(true);
+    held.rests(true);
     Ok(destroyed)
 }
 
@@ -363,7 +305,7 @@ pub(crate) async fn finish_destroy(
     lease: &Lease,
 ) -> Result<(DestroyOutcome, Option<Record>)> {
     let outcome = match &record.id {
-        Some(id) => home.provider.destroy(id).await?,
+        Some(id) => within(home, &record.key, lease, "destroy", home.provider.destroy(id)).await?,
         None => DestroyOutcome::AlreadyGone,
     };
     Ok((outcome, forget(&*home.registry, record, lease).await?))

@@ -14,8 +14,8 @@ use crate::acquire::{self, AcquireOptions, Home, OnGone};
 use crate::events::EventKind;
 use crate::fate::{End, Fate};
 use crate::hooks::Hooks;
-use crate::lifecycle::Lent;
 use crate::registry::Record;
+use crate::tenure::Tenure;
 use crate::{Error, ErrorKind, Generation, Key, Outcome, Owner, Result, SandboxHandle, SandboxId};
 
 /// The reason of the [`ErrorKind::InvalidState`] that a handle answers while its sandbox is paused; nothing was sent.
@@ -38,7 +38,7 @@ pub struct Sandbox {
     /// Set for the value that a hook of a pause or resume gets: its calls do not wait for that very transition.
     within_transition: bool,
     /// Set for the value that a hook of a flight gets: it changes the sandbox under the lease of that flight.
-    lent: Weak<Lent>,
+    lent: Weak<Tenure>,
 }
 
 struct Shared {
@@ -219,7 +219,7 @@ impl Sandbox {
     }
 
     /// The value for the hooks of a flight, which carries its lease as long as the flight lends it.
-    pub(crate) fn within_flight(&self, lent: &Arc<Lent>) -> Self {
+    pub(crate) fn within_flight(&self, lent: &Arc<Tenure>) -> Self {
         Self { lent: Arc::downgrade(lent), ..self.clone() }
     }
 

@@ -11,7 +11,9 @@ use crate::hooks::{Hooks, bounded};
 use crate::lifecycle;
 use crate::process::ProcessSpec;
 use crate::stream::ByteStream;
-use crate::{Error, ErrorKind, Memory, Outcome, Result, SandboxHandle, SandboxHandleExt as _};
+use crate::{
+    ConnectOptions, Error, ErrorKind, Memory, Outcome, Result, SandboxHandle, SandboxHandleExt as _,
+};
 
 /// The resumes of one sandbox.
 #[derive(Debug, Default)]
@@ -47,7 +49,11 @@ impl Sandbox {
         if resumes.done != epoch {
             return Ok(());
         }
-        let resumed = lifecycle::resume(&life.home, &self.shared.key, &life.fate, &self.lent).await;
+        let mut options = ConnectOptions::default();
+        options.generation = life.handle().generation().cloned();
+        options.lease = self.shared.options.spec.lease;
+        let resumed =
+            Box::pin(lifecycle::resume(&life.home, &self.shared.key, &life.fate, options, &self.lent)).await;
         let connection = self.seen(life, resumed)?;
         *life.handle.write().unwrap_or_else(PoisonError::into_inner) = connection.handle;
         match connection.resumed {
