@@ -9,8 +9,8 @@ use crate::hooks::Hooks;
 use crate::registry::{Lease, Phase, Record, Registry};
 use crate::tenure::{Held, Tenure, within};
 use crate::{
-    ConnectOptions, Connection, DestroyOutcome, Error, ErrorKind, FindQuery, Key, Outcome, PauseOptions,
-    PauseOutcome, Result, SandboxId, SandboxInfo, SandboxProviderExt as _,
+    ConnectOptions, Connection, DestroyOutcome, Error, ErrorKind, FindQuery, Key, Memory, Outcome,
+    PauseOptions, PauseOutcome, Result, SandboxId, SandboxInfo, SandboxProviderExt as _,
 };
 
 /// What a stop did.
@@ -54,7 +54,12 @@ pub(crate) async fn own_record(home: &Home, key: &Key, fate: &Fate) -> Result<Op
     }
 }
 
-async fn enter(home: &Home, record: Option<Record>, phase: Phase, lease: &Lease) -> Result<Option<Record>> {
+pub(crate) async fn enter(
+    home: &Home,
+    record: Option<Record>,
+    phase: Phase,
+    lease: &Lease,
+) -> Result<Option<Record>> {
     match record {
         Some(mut record) => {
             record.enter(phase);
@@ -69,19 +74,8 @@ pub(crate) fn pause_failed(error: &Error) -> EventKind {
     EventKind::PauseFailed { kind: error.kind(), reason: error.reason() }
 }
 
-pub(crate) async fn pause(home: &Home, key: &Key, fate: &Fate, lent: &Weak<Tenure>) -> Result<PauseOutcome> {
-    if !home.provider.capabilities().pause {
-        return Err(Error::unsupported(home.provider.name(), "pause"));
-    }
-    let held = Held::take(home, key, lent, "pause").await?;
-    let record = own_record(home, key, fate).await?;
-    let paused = pause_recorded(home, key, record, &fate.id, &*held.lease(home, key).await?).await?;
-    held.rests(true);
-    Ok(paused)
-}
-
 /// Record `pausing`, pause, record `paused`; a failed pause leaves it running and recorded as `ready`.
-async fn pause_recorded(
+pub(crate) async fn pause(
     home: &Home,
     key: &Key,
     record: Option<Record>,
@@ -99,25 +93,31 @@ async fn pause_recorded(
     }
 }
 
-/// Record `resuming`, connect, record `ready`; a failed resume is recorded as `paused` and the sandbox is kept.
+/// Record `resuming`, connect; a failed resume is recorded as `paused` and the sandbox is kept. `ready` is recorded once
+/// the resume hook has ended well.
 pub(crate) async fn resume(
     home: &Home,
     key: &Key,
     fate: &Fate,
+    record: Option<Record>,
     options: ConnectOptions,
-    lent: &Weak<Tenure>,
-) -> Result<Connection> {
-    let held = Held::take(home, key, lent, "resume").await?;
-    let lease = held.lease(home, key).await?;
-    let record = enter(home, own_record(home, key, fate).await?, Phase::Resuming, &lease).await?;
-    match within(home, key, &lease, "resume", home.provider.connect_opts(&fate.id, options)).await {
-        Ok(connection) => {
-            enter(home, record, Phase::Ready, &lease).await?;
-            held.rests(false);
-            Ok(connection)
-        }
-        Err(error) => Err(failed(home, record, Phase::Paused, &lease, error).await),
+    lease: &Lease,
+) -> Result<(Connection, Option<Record>)> {
+    let record = enter(home, record, Phase::Resuming, lease).await?;
+    match within(home, key, lease, "resume", home.provider.connect_opts(&fate.id, options)).await {
+        Ok(connection) => Ok((connection, record)),
+        Err(error) => Err(failed(home, record, Phase::Paused, lease, error).await),
     }
+}
+
+/// Says whether a sandbox that runs has been resumed and its resume hook has not ended well, by this phase of its record.
+pub(crate) fn owes_a_hook(phase: Phase) -> bool {
+    matches!(phase, Phase::Paused | Phase::Resuming)
+}
+
+/// What a resume keeps that nobody here has seen.
+pub(crate) fn usual_memory(home: &Home) -> Memory {
+    if home.provider.capabilities().pause_keeps_memory { Memory::Kept } else { Memory::Lost }
 }
 
 /// Writes down what a failed call has left. What is unknown stays as it was begun: whoever comes next asks the provider.
@@ -216,10 +216,19 @@ pub(crate) async fn stop(home: &Home, key: &Key, hooks: Option<&Arc<dyn Hooks>>)
     let Some(id) = id else { return Ok(StopOutcome::NoSandbox) };
     let outcome = if home.provider.capabilities().pause {
         let record = record.filter(|record| record.id.is_some());
+        // This host's values of it wait with their calls.
+        let fate = home.fates.of(key);
+        let mut closed = match &fate {
+            Some(fate) => Some(fate.close().await),
+            None => None,
+        };
         let lease = held.lease(home, key).await?;
-        let paused = pause_recorded(home, key, record, &id, &lease).await.inspect_err(|error| {
+        let paused = pause(home, key, record, &id, &lease).await.inspect_err(|error| {
             home.tell(hooks, key, Some(&id), pause_failed(error));
         })?;
+        if let Some(resumes) = &mut closed {
+            resumes.hook_due = None;
+        }
         home.tell(hooks, key, Some(&id), EventKind::Paused);
         paused.into()
     } else {

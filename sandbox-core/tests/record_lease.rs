@@ -1,16 +1,16 @@
 //! What a holder does under the lease of a record ends before another contender can have it.
 #![allow(clippy::unwrap_used, reason = "helpers of tests: a broken rule panics")]
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use sandhold_core::testing::{FakeProvider, Fault, Gate, Verb};
 use sandhold_core::{
-    AcquireOptions, Error, ErrorKind, Key, Lease, MemoryRegistry, Outcome, Owner, Phase, Record,
-    RecordFilter, Registry, RegistryScope, Result, ResultStream, Sandbox, SandboxHandle as _,
-    SandboxHandleExt as _, SandboxState, Sandboxes,
+    AcquireOptions, Error, ErrorKind, Key, Lease, MemoryRegistry, Outcome, Owner, PersistHook, Phase, Record,
+    RecordFilter, Registry, RegistryScope, RestoreReason, RestoreReport, Result, ResultStream, Sandbox,
+    SandboxHandle as _, SandboxHandleExt as _, SandboxState, Sandboxes,
 };
 
 const LEASE: Duration = Duration::from_secs(6);
@@ -193,4 +193,40 @@ async fn a_destroy_or_resume_that_gets_no_answer_ends_with_its_lease() {
         assert_eq!(next.id() == sandbox.id(), verb == Verb::Connect);
         assert_eq!((stage.record().await.phase, stage.provider.alive().len()), (Phase::Ready, 1));
     }
+}
+
+#[derive(Debug, Default)]
+struct Saving(AtomicUsize);
+
+#[async_trait]
+impl PersistHook for Saving {
+    async fn restore(&self, _: &Sandbox, _: RestoreReason) -> Result<RestoreReport> {
+        Ok(RestoreReport::default())
+    }
+    async fn before_pause(&self, _: &Sandbox) -> Result<()> {
+        tokio::time::sleep(LEASE * 4).await;
+        self.0.fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    }
+    async fn before_destroy(&self, _: &Sandbox) -> Result<()> {
+        Ok(())
+    }
+    async fn tick(&self, _: &Sandbox) -> Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_save_before_a_pause_may_take_longer_than_a_lease_and_ends_with_one_that_is_lost() {
+    let stage = Stage::new();
+    let (host, down) = stage.host();
+    let saving = Arc::new(Saving::default());
+    let host = host.with_persist(saving.clone());
+    let sandbox = host.acquire("k", options()).await.unwrap().sandbox;
+    sandbox.pause().await.unwrap();
+    sandbox.resume().await.unwrap();
+    down.store(true, Ordering::SeqCst);
+    assert_eq!(sandbox.pause().await.unwrap_err().reason(), Some("lease_lost"));
+    assert_eq!((saving.0.load(Ordering::SeqCst), stage.provider.counts().of(Verb::Pause)), (1, 1));
+    assert_eq!(stage.provider.alive()[0].state, SandboxState::Running);
 }

@@ -19,7 +19,7 @@ tokio::task_local! {
 }
 
 /// Runs a hook such that a nested acquire of its own key is recognised.
-pub(super) async fn inside<T>(home: &Arc<Home>, key: &Key, hook: impl Future<Output = T>) -> T {
+pub(crate) async fn inside<T>(home: &Arc<Home>, key: &Key, hook: impl Future<Output = T>) -> T {
     let mut flights = INSIDE.try_with(Clone::clone).unwrap_or_default();
     flights.push((address(home), key.clone()));
     INSIDE.scope(flights, hook).await
@@ -295,6 +295,7 @@ async fn fly(home: Arc<Home>, key: Key, flight: Arc<Flight>) {
         options,
         stage: Arc::clone(&flight.stage),
         hooks: hooks.clone(),
+        resumed: Arc::default(),
     };
     home.tell(hooks.as_ref(), &key, None, EventKind::Starting);
     let result = tokio::select! {

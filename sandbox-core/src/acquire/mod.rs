@@ -17,7 +17,7 @@ pub use options::{
 };
 
 pub(crate) use self::create::settle;
-pub(crate) use self::flight::{Stage, refuse_inside};
+pub(crate) use self::flight::{Stage, inside, refuse_inside};
 pub(crate) use self::home::Home;
 pub(crate) use self::steps::senior;
 use crate::events::Events;

@@ -5,12 +5,14 @@ use super::steps::{Acquisition, Found};
 use super::{AcquireOutcome, Acquired, Facts, How, OnSetupFailure, SetupState};
 use crate::events::EventKind;
 use crate::hooks::{RestoreReason, Start, bounded};
-use crate::registry::{Lease, Record};
+use crate::lifecycle::usual_memory;
+use crate::registry::{Lease, Phase, Record};
 use crate::sandbox::Sandbox;
 use crate::stream::ByteStream;
 use crate::tenure::Tenure;
 use crate::{
-    Connection, Error, ErrorKind, FileOptions, Generation, ReadOptions, Result, SandboxHandle, WriteOptions,
+    Connection, Error, ErrorKind, FileOptions, Generation, Memory, Outcome, ReadOptions, Result,
+    SandboxHandle, SandboxId, SandboxInfo, SandboxState, WriteOptions,
 };
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -92,6 +94,47 @@ impl Acquisition {
         sandbox
     }
 
+    /// Connects under the lease. What rests is resumed: that is written down first, so that its resume hook runs whatever
+    /// comes, and this host's other values wait for the hook.
+    pub(super) async fn reach(
+        &self,
+        record: &mut Record,
+        info: &SandboxInfo,
+        lease: &Lease,
+    ) -> Result<Option<Connection>> {
+        if info.state == SandboxState::Running {
+            return self.connect(info).await;
+        }
+        let fate = self.home.fates.of(&self.key).filter(|fate| fate.id == info.id);
+        let mut closed = match &fate {
+            Some(fate) => Some(fate.close().await),
+            None => None,
+        };
+        record.enter(Phase::Resuming);
+        *record = self.home.registry.store(record.clone(), lease).await?;
+        let owed = usual_memory(&self.home);
+        // Before the call: its caller may leave in the middle of it.
+        let before = closed.as_mut().and_then(|resumes| resumes.hook_due.replace(owed));
+        let connected = self.connect(info).await;
+        if let Some(resumes) = &mut closed {
+            resumes.hook_due = match &connected {
+                Ok(Some(connection)) => connection.resumed.or(Some(owed)),
+                Ok(None) => None,
+                Err(error) if error.outcome() == Outcome::NotStarted => before,
+                Err(_) => Some(owed),
+            };
+        }
+        connected
+    }
+
+    /// Keeps in mind that the sandbox was resumed before the lease is taken; this host's other values wait for the hook.
+    pub(super) async fn note_resume(&self, id: &SandboxId, memory: Memory) {
+        self.resumed.get_or_init(|| memory);
+        if let Some(fate) = self.home.fates.of(&self.key).filter(|fate| fate.id == *id) {
+            fate.close().await.hook_due = Some(memory);
+        }
+    }
+
     pub(super) async fn set_up(&self, found: Found, lease: Lease) -> Result<Acquired> {
         let Found { mut record, connection, how, duplicates } = found;
         let wanted = self.wanted_setup();
@@ -103,7 +146,10 @@ impl Acquisition {
             Some(done) if done >= wanted => SetupState::Done,
             _ => SetupState::Needed,
         };
-        let resumed = connection.resumed;
+        // Adopted, it may have been paused meanwhile; else the record says that a resume is to be seen to its end.
+        let resumed = connection
+            .resumed
+            .or_else(|| (record.phase == Phase::Resuming).then(|| usual_memory(&self.home)));
         let sandbox = self.sandbox(&record, connection, &how);
         // Given up with this flight, whoever keeps the hook's value.
         let tenure = Tenure::new(lease);
@@ -112,6 +158,10 @@ impl Acquisition {
         if let Some(memory) = resumed {
             self.stage.enter("on_resume");
             self.run_hooks(&hooks_own, &tenure, hooks_own.after_resume(memory)).await?;
+            if record.phase != Phase::Ready {
+                record.enter(Phase::Ready);
+                record = tenure.store(&self.home, record).await?;
+            }
         }
         let every_time = self.hooks.as_ref().is_some_and(|hooks| hooks.runs_on_every_start());
         let ran = if setup == SetupState::Needed || every_time {

@@ -1,6 +1,6 @@
 //! The decisions of one acquisition, in the order of the contract: record, preferred id, discovery, create, setup.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use tokio::time::Instant;
@@ -11,7 +11,7 @@ use super::home::{Home, Leased};
 use super::{AcquireOptions, Acquired, How, OnDuplicates, OnSpecConflict, ReplaceWhenGone};
 use crate::events::EventKind;
 use crate::hooks::Hooks;
-use crate::lifecycle::finish_destroy;
+use crate::lifecycle::{finish_destroy, owes_a_hook, usual_memory};
 use crate::registry::{Lease, Phase, Record};
 use crate::{
     ConnectOptions, Connection, Error, ErrorKind, FindQuery, Key, Memory, Outcome, Result, SandboxId,
@@ -22,12 +22,15 @@ use crate::{
 pub(super) const CONTENDED: &str = "contended";
 
 /// One flight's work.
+#[derive(Clone)]
 pub(super) struct Acquisition {
     pub(super) home: Arc<Home>,
     pub(super) key: Key,
     pub(super) options: Arc<AcquireOptions>,
     pub(super) stage: Arc<Stage>,
     pub(super) hooks: Option<Arc<dyn Hooks>>,
+    /// What the sandbox kept where it was resumed before the lease was taken.
+    pub(super) resumed: Arc<OnceLock<Memory>>,
 }
 
 /// A sandbox in hand, before its setup.
@@ -59,12 +62,8 @@ impl Acquisition {
 
     /// Acquires at the provider that the record names.
     pub(super) async fn run(self) -> Result<Acquired> {
-        let Self { home, key, options, stage, hooks } = &self;
-        home.routed(key, |home| {
-            let (key, options, stage, hooks) = (key.clone(), options.clone(), stage.clone(), hooks.clone());
-            Self { home, key, options, stage, hooks }.run_here()
-        })
-        .await
+        let home = Arc::clone(&self.home);
+        home.routed(&self.key, |home| Self { home, ..self.clone() }.run_here()).await
     }
 
     async fn run_here(self) -> Result<Acquired> {
@@ -123,8 +122,13 @@ impl Acquisition {
         }
         self.stage.enter("connect");
         match self.connect(&info).await? {
+            // It was paused meanwhile: the hook of that resume runs under the lease.
+            Some(Connection { resumed: Some(memory), .. }) => {
+                self.note_resume(&id, memory).await;
+                Ok(None)
+            }
             Some(connection) => {
-                let how = how_connected(connection.resumed);
+                let how = How::Attached;
                 let found = Found { record, connection, how, duplicates: Vec::new() };
                 Ok(Some(self.without_setup(found)))
             }
@@ -180,7 +184,7 @@ impl Acquisition {
     }
 
     /// The preferred id: the caller's, else the record's.
-    async fn by_id(&self, record: Option<Record>, lease: Lease) -> Result<Acquired> {
+    async fn by_id(&self, mut record: Option<Record>, lease: Lease) -> Result<Acquired> {
         let known = record.as_ref().and_then(|record| record.id.clone());
         let Some(id) = self.options.provider_id.clone().or(known) else {
             return self.discover(record, None, lease).await;
@@ -188,14 +192,15 @@ impl Acquisition {
         self.stage.enter("find");
         if let Look::Here(info) = self.look(&id, record.as_ref()).await? {
             self.check_owner(&info, record.as_ref())?;
-            let present = match &record {
+            let mut present = match &record {
                 Some(record) if record.id.is_some() => record.clone(),
                 other => self.record_of(&info, other.as_ref())?,
             };
             self.stage.enter("connect");
-            if let Some(connection) = self.connect(&info).await? {
+            if let Some(connection) = self.reach(&mut present, &info, &lease).await? {
                 return self.attached(present, connection, Vec::new(), lease).await;
             }
+            record = (present.version > 0).then_some(present);
         }
         if self.options.replace_when_gone == ReplaceWhenGone::Fail {
             return Err(self
@@ -351,7 +356,7 @@ impl Acquisition {
         let mut fresh = self.record_of(&chosen, record.as_ref())?;
         let duplicates = self.see_to_duplicates(&mut fresh, candidates.collect(), &lease).await?;
         self.stage.enter("connect");
-        match self.connect(&chosen).await? {
+        match self.reach(&mut fresh, &chosen, &lease).await? {
             Some(connection) => self.attached(fresh, connection, duplicates, lease).await,
             None => Err(self
                 .error(ErrorKind::Unavailable, "the sandbox was listed and then gone; acquire again")
@@ -402,19 +407,25 @@ impl Acquisition {
     pub(super) async fn attached(
         &self,
         mut record: Record,
-        connection: Connection,
+        mut connection: Connection,
         duplicates: Vec<SandboxId>,
         lease: Lease,
     ) -> Result<Acquired> {
         if record.setup_done.is_none() {
             record.setup_done = super::setup::read_mark(&*connection.handle, &record.generation).await?;
         }
+        connection.resumed = connection.resumed.or(self.resumed.get().copied());
+        // It runs, and nobody has said that the hook of its last resume ended well.
+        let owed = owes_a_hook(record.phase).then(|| usual_memory(&self.home));
+        let resumed = connection.resumed.or(owed);
         let how = match record.setup_done {
-            Some(_) => how_connected(connection.resumed),
+            Some(_) => how_connected(resumed),
             None => How::Unfinished,
         };
-        if record.phase != Phase::Ready {
-            record.enter(Phase::Ready);
+        // What was resumed is ready once its hook has ended well.
+        let phase = if resumed.is_some() { Phase::Resuming } else { Phase::Ready };
+        if record.phase != phase {
+            record.enter(phase);
             record = self.home.registry.store(record, &lease).await?;
         }
         self.set_up(Found { record, connection, how, duplicates }, lease).await
