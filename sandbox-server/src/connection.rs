@@ -19,6 +19,8 @@ use tokio::sync::{Notify, watch};
 
 use crate::inflow::{self, Inflow};
 use crate::pace::{Answer, Pace, Paced};
+use crate::socket::Socket;
+use crate::unparsed::Explained;
 
 /// How long to wait before accepting again when accepting failed, most likely for want of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -39,11 +41,14 @@ pub(crate) struct Connection {
     /// The address of this end, where it could be read.
     pub(crate) local: Option<IpAddr>,
     drop_it: Arc<Notify>,
+    reset: Arc<AtomicBool>,
 }
 
 impl Connection {
-    /// Drops the connection, without the chunk that would make a stream look complete.
+    /// Resets the connection: an end without a reset is no failure of the transport to every client, who then does not ask
+    /// what became of the sandbox.
     pub(crate) fn abort(&self) {
+        self.reset.store(true, Ordering::Relaxed);
         self.drop_it.notify_one();
     }
 
@@ -100,12 +105,15 @@ where
     if let Err(error) = &local {
         tracing::warn!(%error, "the address of an interface cannot be read; clients cannot call it by that");
     }
-    let connection = Connection { local: local.ok(), drop_it: Arc::new(Notify::new()) };
+    let reset = Arc::new(AtomicBool::new(false));
+    let stream = Socket { stream, reset: Arc::clone(&reset) };
+    let connection = Connection { local: local.ok(), drop_it: Arc::new(Notify::new()), reset };
     let dropped = Arc::clone(&connection.drop_it);
     let upgraded = Arc::new(AtomicBool::new(false));
     // Whoever is refused in the middle of an upload is to read why, not to be reset.
     let pace = Pace::new();
-    let stream = Lingering::new(Paced::new(stream, Arc::clone(&pace)), Arc::clone(&upgraded));
+    let paced = Paced::new(stream, Arc::clone(&pace));
+    let stream = Lingering::new(Explained::new(paced, Arc::clone(&pace)), Arc::clone(&upgraded));
     let answer = service_fn(|request: Request<Incoming>| {
         // What is left of a smaller one is read and thrown away.
         let unread = request.body().size_hint().lower() > inflow::DRAINED;

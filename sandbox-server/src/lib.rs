@@ -27,9 +27,11 @@ mod sandboxes;
 mod secrets;
 mod server;
 mod snapshots;
+mod socket;
 mod store;
 mod templates;
 mod tokens;
+mod unparsed;
 mod volumes;
 
 pub use config::{Egress, ServerConfig};

@@ -54,6 +54,11 @@ impl Pace {
         Answering(Arc::clone(self))
     }
 
+    /// Says whether a head is under way, or the first one is waited for.
+    pub(crate) fn in_head(&self) -> bool {
+        !self.busy.load(Relaxed) && self.head.load(Relaxed) != NONE
+    }
+
     /// Waits until a head takes too long.
     pub(crate) async fn overdue(&self) {
         let most = u64::try_from(HEAD_TIMEOUT.as_millis()).unwrap_or(NONE);

@@ -1,5 +1,6 @@
 //! What the server keeps in its home: small JSON documents, each replaced whole.
 
+use std::fmt::Display;
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
@@ -31,19 +32,20 @@ pub(crate) struct Store {
     staged: AtomicU64,
 }
 
-fn failed(doing: &'static str, path: &Path, error: io::Error) -> Error {
+/// Says what failed. Of a document it is the name in the home: clients may read it, and are not told where the home is.
+fn failed(doing: &'static str, what: impl Display, error: io::Error) -> Error {
     let kind = match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::StorageFull,
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => ErrorKind::PermissionDenied,
         _ => ErrorKind::Unavailable,
     };
-    Error::new(kind, format!("cannot {doing} {}", path.display())).with_source(error)
+    Error::new(kind, format!("cannot {doing} {what}")).with_source(error)
 }
 
 /// Makes a directory for this user alone.
 fn make_dir(path: &Path) -> Result<()> {
     let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
-    made.map_err(|error| failed("make the directory", path, error))
+    made.map_err(|error| failed("make the directory", path.display(), error))
 }
 
 /// Keeps other servers out; the kernel lets them in when this one has ended, however it did.
@@ -51,7 +53,7 @@ fn lock(root: &Path) -> Result<File> {
     let path = root.join("lock");
     let mut options = OpenOptions::new();
     let file = options.write(true).create(true).truncate(false).mode(0o600).open(&path);
-    let file = file.map_err(|error| failed("open", &path, error))?;
+    let file = file.map_err(|error| failed("open", path.display(), error))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => {
@@ -61,7 +63,7 @@ fn lock(root: &Path) -> Result<File> {
             );
             Err(Error::new(ErrorKind::Conflict, message))
         }
-        Err(TryLockError::Error(error)) => Err(failed("lock", &path, error)),
+        Err(TryLockError::Error(error)) => Err(failed("lock", path.display(), error)),
     }
 }
 
@@ -73,7 +75,7 @@ impl Store {
     pub(crate) fn open(root: &Path) -> Result<Self> {
         make_dir(root)?;
         let store = Self { root: root.to_owned(), _lock: lock(root)?, staged: AtomicU64::new(0) };
-        store.sweep(root, 0).map_err(|error| failed("sweep", root, error))?;
+        store.sweep(root, 0).map_err(|error| failed("sweep", root.display(), error))?;
         Ok(store)
     }
 
@@ -95,7 +97,7 @@ impl Store {
                 });
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(failed("read", &path, error)),
+            Err(error) => return Err(failed("read", path.display(), error)),
         }
         let mut secret = [0; SECRET_BYTES];
         getrandom::fill(&mut secret).map_err(|error| {
@@ -115,11 +117,10 @@ impl Store {
         let bytes = match std::fs::read(&path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(failed("read", &path, error)),
+            Err(error) => return Err(failed("read", name, error)),
         };
         serde_json::from_slice(&bytes).map(Some).map_err(|error| {
-            Error::new(ErrorKind::Unexpected, format!("{} cannot be understood", path.display()))
-                .with_source(error)
+            Error::new(ErrorKind::Unexpected, format!("{name} cannot be understood")).with_source(error)
         })
     }
 
@@ -136,7 +137,7 @@ impl Store {
         let staged = self.stage(path, bytes, durability)?;
         if let Err(error) = std::fs::rename(&staged, path) {
             let _ = std::fs::remove_file(&staged);
-            return Err(failed("write", path, error));
+            return Err(failed("write", self.name(path), error));
         }
         if durability == Durability::Machine {
             self.sync_parent(path)?;
@@ -148,7 +149,7 @@ impl Store {
     pub(crate) fn remove(&self, name: &str) -> Result<()> {
         let path = self.root.join(name);
         match std::fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("remove", &path, error)),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("remove", name, error)),
             _ => Ok(()),
         }
     }
@@ -170,8 +171,13 @@ impl Store {
         };
         match read() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-            listed => listed.map_err(|error| failed("list", &path, error)),
+            listed => listed.map_err(|error| failed("list", directory, error)),
         }
+    }
+
+    /// Returns what a document or directory of the home is called in it.
+    fn name<'a>(&self, path: &'a Path) -> std::path::Display<'a> {
+        path.strip_prefix(&self.root).unwrap_or(path).display()
     }
 
     fn stage(&self, path: &Path, bytes: &[u8], durability: Durability) -> Result<PathBuf> {
@@ -186,7 +192,7 @@ impl Store {
         };
         write().map_err(|error| {
             let _ = std::fs::remove_file(&staged);
-            failed("write", path, error)
+            failed("write", self.name(path), error)
         })?;
         Ok(staged)
     }
@@ -210,7 +216,8 @@ impl Store {
 
     fn sync_parent(&self, path: &Path) -> Result<()> {
         let parent = path.parent().unwrap_or(&self.root);
-        File::open(parent).and_then(|parent| parent.sync_all()).map_err(|error| failed("sync", parent, error))
+        let synced = File::open(parent).and_then(|parent| parent.sync_all());
+        synced.map_err(|error| failed("sync", self.name(parent), error))
     }
 }
 
@@ -249,6 +256,31 @@ mod tests {
         let store = Store::open(home.path()).unwrap();
         std::fs::write(home.path().join("a"), "{").unwrap();
         assert_eq!(store.read::<u8>("a").unwrap_err().kind(), ErrorKind::Unexpected);
+    }
+
+    #[test]
+    fn what_failed_is_said_without_the_place_of_the_home() {
+        let home = tempfile::tempdir().unwrap();
+        let store = Store::open(home.path()).unwrap();
+        let room = store.make_dir("things").unwrap();
+        std::fs::create_dir_all(room.join("a/b")).unwrap();
+        std::fs::write(room.join("c"), "{").unwrap();
+        let failures = [
+            store.write("things/a", &1, Durability::Machine).unwrap_err(),
+            store.write("nowhere/a", &1, Durability::Machine).unwrap_err(),
+            store.read::<u8>("things/a").unwrap_err(),
+            store.read::<u8>("things/c").unwrap_err(),
+            store.remove("things/a").unwrap_err(),
+            store.names("things/c").unwrap_err(),
+        ];
+        let place = home.path().display().to_string();
+        for failure in failures {
+            assert!(!failure.message().contains(&place), "{failure}");
+            assert!(
+                ["things/a", "things/c", "nowhere/a"].iter().any(|name| failure.message().contains(name)),
+                "{failure}"
+            );
+        }
     }
 
     #[test]

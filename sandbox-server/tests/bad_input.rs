@@ -65,6 +65,29 @@ fn every_error_has_a_body_that_the_sdks_can_read() {
 }
 
 #[test]
+fn what_is_no_request_is_refused_with_an_error_of_e2b_too() {
+    let server = Served::start(&[]);
+    let at = server.address();
+    let long = format!("/v2/sandboxes?metadata={}", "a".repeat(70_000));
+    assert!(refused(&Request::new("GET", &long).key().send(at), 414).contains("address"));
+    let large = Request::new("GET", "/v2/sandboxes").header("X-Large", &"a".repeat(1 << 20)).key().send(at);
+    assert!(refused(&large, 431).contains("head"));
+    let many =
+        (0..200).fold(Request::new("GET", "/v2/sandboxes"), |many, n| many.header(&format!("x-{n}"), "a"));
+    refused(&many.key().send(at), 431);
+    refused(&Request::new("GET sandboxes", "/v2").key().send(at), 400);
+    // After a request that was one, on the same connection.
+    let mut kept = Request::new("GET", "/health").open(at);
+    let (head, body) = http::read_head(&mut kept);
+    assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse::<usize>().ok());
+    let left = length.unwrap_or(0) - body.len();
+    std::io::Read::read_exact(&mut kept, &mut vec![0; left]).unwrap();
+    std::io::Write::write_all(&mut kept, b"GET\r\n\r\n").unwrap();
+    refused(&http::read(&mut kept), 400);
+}
+
+#[test]
 fn without_the_right_key_nothing_is_told() {
     let server = Served::start(&[]);
     let at = server.address();

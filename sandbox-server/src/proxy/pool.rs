@@ -91,6 +91,8 @@ impl Pool {
         let stream = self.dial(app, sandbox, port).await?;
         let (request, connection) = http1::Builder::new()
             .max_buf_size(BUFFER)
+            // As E2B's proxy writes them, and programs inside compare.
+            .title_case_headers(true)
             .handshake(TokioIo::new(stream))
             .await
             .map_err(|_| Refusal::PortClosed)?;

@@ -9,6 +9,10 @@ use super::catalog::BASE;
 use super::names::{DEFAULT_TAG, TemplateName};
 use super::record::{BuildRecord, Context, StartCommands, TemplateRecord};
 
+/// What the SDKs make a sandbox from that is to have MCP servers, unless their user names a template. Nobody has built it
+/// here, so the base stands in, and the SDKs tell their user that there is no gateway in it.
+const MCP_GATEWAY: &str = "mcp-gateway";
+
 /// What sandboxes are made from.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Resolved {
@@ -40,7 +44,7 @@ impl Templates {
     /// 404 for one that has no build that is ready, or none with the tag.
     pub(crate) async fn resolve(&self, name: &TemplateName) -> ApiResult<Option<Resolved>> {
         if name.name == BASE && name.is_ours() && name.tag() == DEFAULT_TAG {
-            return Ok(Some(base()));
+            return Ok(Some(named(BASE)));
         }
         if let Some(record) = self.catalog.find(name).await {
             let build = ready_build(&record, name.tag()).ok_or_else(|| match record.tags.is_empty() {
@@ -61,13 +65,16 @@ impl Templates {
                 start: built.start,
             }));
         }
+        if name.name == MCP_GATEWAY && name.is_ours() && name.tag() == DEFAULT_TAG {
+            return Ok(Some(named(MCP_GATEWAY)));
+        }
         Ok(None)
     }
 }
 
-/// The template that is always there.
-pub(crate) fn base() -> Resolved {
-    Resolved { template_id: BASE.to_owned(), alias: Some(BASE.to_owned()), ..Resolved::default() }
+/// The provider's base by one of the names that are always there.
+fn named(name: &str) -> Resolved {
+    Resolved { template_id: name.to_owned(), alias: Some(name.to_owned()), ..Resolved::default() }
 }
 
 /// Returns the build that a tag stands for, if sandboxes can be made from it.

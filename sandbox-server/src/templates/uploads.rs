@@ -67,7 +67,7 @@ impl Uploads {
         blocking(move || {
             let renamed =
                 std::fs::rename(&from, &path).and_then(|()| std::fs::File::open(&directory)?.sync_all());
-            renamed.map_err(|error| failed(&path, error))
+            renamed.map_err(failed)
         })
         .await?;
         Ok(())
@@ -91,7 +91,7 @@ async fn receive(path: &Path, body: axum::body::Body) -> ApiResult<u64> {
         .mode(0o600)
         .open(path)
         .await
-        .map_err(|error| ApiError::from(failed(path, error)))?;
+        .map_err(|error| ApiError::from(failed(error)))?;
     let mut stream = body.into_data_stream();
     let mut received = 0;
     loop {
@@ -102,18 +102,18 @@ async fn receive(path: &Path, body: axum::body::Body) -> ApiResult<u64> {
         let chunk = chunk
             .map_err(|error| ApiError::bad_request(format!("the upload did not arrive whole: {error}")))?;
         received += chunk.len() as u64;
-        file.write_all(&chunk).await.map_err(|error| ApiError::from(failed(path, error)))?;
+        file.write_all(&chunk).await.map_err(|error| ApiError::from(failed(error)))?;
     }
-    file.sync_all().await.map_err(|error| ApiError::from(failed(path, error)))?;
+    file.sync_all().await.map_err(|error| ApiError::from(failed(error)))?;
     Ok(received)
 }
 
-fn failed(path: &Path, error: std::io::Error) -> Error {
+fn failed(error: std::io::Error) -> Error {
     let kind = match error.kind() {
         std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => ErrorKind::StorageFull,
         _ => ErrorKind::Unavailable,
     };
-    Error::new(kind, format!("cannot keep the upload {}", path.display())).with_source(error)
+    Error::new(kind, "cannot keep the upload").with_source(error)
 }
 
 /// Says whether a text is what the SDKs name files by: a SHA-256 in hex.
