@@ -234,7 +234,8 @@ async fn closed(home: &Home, key: &Key, lease: &Lease, operation: &'static str) 
     }
 }
 
-/// Brings an open create to its end: its sandbox is recorded, or its attempt is given up once it is proven absent.
+/// Brings an open create to its end: its sandbox is recorded, or its attempt is given up once it is proven absent. One
+/// that an acquire must compare with those of other hosts stays open, under its id.
 async fn settled(
     home: &Home,
     mut record: Record,
@@ -255,6 +256,9 @@ async fn settled(
     match found? {
         Some(info) => {
             record.id = Some(info.id);
+            if home.must_compare() {
+                return Ok(Some(record));
+            }
             record.enter(Phase::Ready);
             home.registry.store(record, lease).await.map(Some)
         }
@@ -269,7 +273,9 @@ async fn settled(
 pub(crate) async fn stop(home: &Home, key: &Key, hooks: Option<&Arc<dyn Hooks>>) -> Result<StopOutcome> {
     let lease = home.lease_in_time(key, "stop").await?;
     let record = closed(home, key, &lease, "stop").await?;
-    let id = match record.as_ref().and_then(|record| record.id.clone()) {
+    // Of one that stays open another host may have the elder sibling, which is the key's then.
+    let own = record.clone().filter(|record| record.id.is_some() && record.phase != Phase::Creating);
+    let id = match own.as_ref().and_then(|own| own.id.clone()) {
         Some(id) => Some(id),
         None => {
             let found = tagged(home, key).await?;
@@ -278,8 +284,7 @@ pub(crate) async fn stop(home: &Home, key: &Key, hooks: Option<&Arc<dyn Hooks>>)
     };
     let Some(id) = id else { return Ok(StopOutcome::NoSandbox) };
     let outcome = if home.provider.capabilities().pause {
-        let record = record.filter(|record| record.id.is_some());
-        let paused = pause_recorded(home, record, &id, &lease).await.inspect_err(|error| {
+        let paused = pause_recorded(home, own, &id, &lease).await.inspect_err(|error| {
             home.tell(hooks, key, Some(&id), pause_failed(error));
         })?;
         home.tell(hooks, key, Some(&id), EventKind::Paused);

@@ -1,25 +1,19 @@
 //! The decisions of one acquisition, in the order of the contract: record, preferred id, discovery, create, setup.
 
 use std::sync::Arc;
-use std::time::SystemTime;
 
-use tokio::time::Instant;
-
-use super::create::settle;
+use super::contend::CONTENDED;
 use super::flight::{Stage, spec_conflict};
 use super::home::{Home, Leased};
-use super::{AcquireOptions, Acquired, How, OnDuplicates, OnSpecConflict, ReplaceWhenGone};
+use super::{AcquireOptions, Acquired, How, OnSpecConflict, ReplaceWhenGone};
 use crate::events::EventKind;
 use crate::hooks::Hooks;
 use crate::lifecycle::finish_destroy;
 use crate::registry::{Lease, Phase, Record};
 use crate::{
-    ConnectOptions, Connection, Error, ErrorKind, FindQuery, Key, Memory, Outcome, Result, SandboxId,
-    SandboxInfo, SandboxProviderExt as _, SandboxState,
+    ConnectOptions, Connection, Error, ErrorKind, Key, Memory, Result, SandboxId, SandboxInfo,
+    SandboxProviderExt as _, SandboxState,
 };
-
-/// The reason of the error after which an acquisition begins again.
-pub(super) const CONTENDED: &str = "contended";
 
 /// One flight's work.
 pub(super) struct Acquisition {
@@ -166,19 +160,6 @@ impl Acquisition {
         }
     }
 
-    /// Destroys the sandbox of another spec and creates one of the wanted spec.
-    async fn replace(&self, mut record: Record, lease: Lease) -> Result<Acquired> {
-        let old = record.id.clone();
-        if record.phase == Phase::Creating {
-            // Its create is open: a sandbox of it that comes late must be known.
-            record.abandon();
-        }
-        record.enter(Phase::Destroying);
-        let record = self.home.registry.store(record, &lease).await?;
-        let (_, left) = finish_destroy(&self.home, record, &lease).await?;
-        self.create(left, old, lease).await
-    }
-
     /// The preferred id: the caller's, else the record's.
     async fn by_id(&self, record: Option<Record>, lease: Lease) -> Result<Acquired> {
         let known = record.as_ref().and_then(|record| record.id.clone());
@@ -286,7 +267,7 @@ impl Acquisition {
 
     /// A record, still to be stored, for a sandbox that has none here: another registry's, or one made elsewhere.
     /// `over` is the one that it takes the place of.
-    fn record_of(&self, info: &SandboxInfo, over: Option<&Record>) -> Result<Record> {
+    pub(super) fn record_of(&self, info: &SandboxInfo, over: Option<&Record>) -> Result<Record> {
         let mut record = Record::intent(
             self.home.owner.clone(),
             self.key.clone(),
@@ -304,98 +285,6 @@ impl Acquisition {
             record.abandoned.clone_from(&over.abandoned);
         }
         Ok(record)
-    }
-
-    /// Looks for sandboxes of this owner and key on every page, in every state.
-    async fn discover(
-        &self,
-        record: Option<Record>,
-        old: Option<SandboxId>,
-        lease: Lease,
-    ) -> Result<Acquired> {
-        self.stage.enter("discover");
-        if !self.home.provider.capabilities().tags {
-            return self.create(record, old, lease).await;
-        }
-        let mut found = self.find_by_key().await?;
-        // One that is younger than the listing's bound may have an elder sibling that is not listed yet.
-        let visible = self.home.provider.capabilities().list_visibility.unwrap_or_default();
-        let young = |info: &SandboxInfo| {
-            SystemTime::now().duration_since(info.created_at).unwrap_or_default() < visible
-        };
-        if found.iter().any(young) {
-            tokio::time::sleep(visible).await;
-            found = self.find_by_key().await?;
-        }
-        let mut candidates = Vec::new();
-        for info in found {
-            let abandoned = record
-                .as_ref()
-                .zip(info.tags.as_ref())
-                .is_some_and(|(record, tags)| record.has_abandoned(&tags.attempt));
-            if abandoned {
-                self.home.provider.destroy(&info.id).await?;
-            } else {
-                candidates.push(info);
-            }
-        }
-        // The recorded generation first, wherever it is found; then the one that every contender would choose.
-        let recorded = record.as_ref().map(|record| record.generation.clone());
-        let is_recorded = |info: &SandboxInfo| {
-            recorded.as_ref().zip(info.tags.as_ref()).is_some_and(|(known, tags)| *known == tags.generation)
-        };
-        candidates.sort_by(|a, b| is_recorded(b).cmp(&is_recorded(a)).then_with(|| senior(a, b)));
-        let mut candidates = candidates.into_iter();
-        let Some(chosen) = candidates.next() else { return self.create(record, old, lease).await };
-        self.check_owner(&chosen, None)?;
-        let mut fresh = self.record_of(&chosen, record.as_ref())?;
-        let duplicates = self.see_to_duplicates(&mut fresh, candidates.collect(), &lease).await?;
-        self.stage.enter("connect");
-        match self.connect(&chosen).await? {
-            Some(connection) => self.attached(fresh, connection, duplicates, lease).await,
-            None => Err(self
-                .error(ErrorKind::Unavailable, "the sandbox was listed and then gone; acquire again")
-                .with_context("id", chosen.id)
-                .retryable(None)),
-        }
-    }
-
-    /// Reports the other sandboxes of the key, and reaps them where that was asked for; returns those that are left.
-    async fn see_to_duplicates(
-        &self,
-        chosen: &mut Record,
-        others: Vec<SandboxInfo>,
-        lease: &Lease,
-    ) -> Result<Vec<SandboxId>> {
-        if others.is_empty() {
-            return Ok(Vec::new());
-        }
-        tracing::warn!(key = %self.key, others = others.len(), "several sandboxes of one key");
-        let reap = self.options.on_duplicates == OnDuplicates::Reap;
-        if reap {
-            // Written down first: whoever comes after a crash here destroys them too.
-            others
-                .iter()
-                .filter_map(|info| info.tags.as_ref())
-                .for_each(|tags| chosen.give_up(&tags.attempt));
-            chosen.enter(Phase::Ready);
-            *chosen = self.home.registry.store(chosen.clone(), lease).await?;
-        }
-        let mut left = Vec::new();
-        for info in others {
-            if reap {
-                self.home.provider.destroy(&info.id).await?;
-            } else {
-                left.push(info.id.clone());
-            }
-            self.tell(chosen.id.as_ref(), EventKind::DuplicateFound { other: info.id, reaped: reap });
-        }
-        Ok(left)
-    }
-
-    pub(super) async fn find_by_key(&self) -> Result<Vec<SandboxInfo>> {
-        let query = FindQuery::Key { owner: self.home.owner.clone(), key: self.key.clone(), attempt: None };
-        self.home.provider.find(query).await
     }
 
     /// An existing sandbox, connected under the lease: its record is brought up to date, then its setup is looked at.
@@ -419,51 +308,6 @@ impl Acquisition {
         }
         self.set_up(Found { record, connection, how, duplicates }, lease).await
     }
-
-    /// Takes over an open create: its sandbox is adopted, or its absence is proven.
-    async fn settle_and_go_on(&self, mut record: Record, lease: Lease) -> Result<Acquired> {
-        let since = record.begun();
-        // Whoever sent it may have been more patient than this caller. How old it is counts only as far as it is known.
-        match settle(&self.home, &record, since, self.home.call_limit(), &self.stage).await? {
-            Some(info) => self.adopt(record, info, since, lease).await,
-            None if self.home.provider.capabilities().idempotent_create => {
-                self.send_create(record, None, lease).await.map_err(|error| {
-                    // The attempt made its sandbox, and that one has ended meanwhile: nobody had it.
-                    let is_spent = error.kind() == ErrorKind::Gone && error.outcome() == Outcome::NotStarted;
-                    if is_spent { error.with_reason(CONTENDED) } else { error }
-                })
-            }
-            None => {
-                record.abandon();
-                self.create(Some(record), None, lease).await
-            }
-        }
-    }
-
-    /// Connects to a sandbox of our own attempt that was never handed out; `sent_at` is when its create was sent.
-    pub(super) async fn adopt(
-        &self,
-        mut record: Record,
-        info: SandboxInfo,
-        sent_at: Instant,
-        lease: Lease,
-    ) -> Result<Acquired> {
-        self.check_owner(&info, None)?;
-        self.stage.enter("connect");
-        let Some(connection) = self.connect(&info).await? else {
-            return Err(self
-                .error(ErrorKind::Unavailable, "the created sandbox was found and then gone; acquire again")
-                .with_context("id", info.id)
-                .with_outcome(Outcome::Done)
-                .retryable(None));
-        };
-        record.id = Some(info.id);
-        record.enter(Phase::Ready);
-        let record = self.home.registry.store(record, &lease).await?;
-        let found = Found { record, connection, how: How::Adopted, duplicates: Vec::new() };
-        // While its answer was lost, another host may have made one.
-        self.contend(found, sent_at, lease).await
-    }
 }
 
 pub(super) fn how_connected(resumed: Option<Memory>) -> How {
@@ -471,10 +315,4 @@ pub(super) fn how_connected(resumed: Option<Memory>) -> How {
         Some(memory) => How::Resumed { memory },
         None => How::Attached,
     }
-}
-
-/// Orders sandboxes of one key: the first is kept. One that was resumed holds work; else the earlier, else the smaller id.
-pub(crate) fn senior(a: &SandboxInfo, b: &SandboxInfo) -> std::cmp::Ordering {
-    let rank = |info: &SandboxInfo| (info.started_at <= info.created_at, info.created_at);
-    rank(a).cmp(&rank(b)).then_with(|| a.id.cmp(&b.id))
 }

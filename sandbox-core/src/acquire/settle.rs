@@ -1,0 +1,118 @@
+//! Settling a create whose outcome is open: its sandbox is found and adopted, or its absence is proven.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::contend::CONTENDED;
+use super::flight::Stage;
+use super::steps::{Acquisition, Found};
+use super::{Acquired, Home, How};
+use crate::registry::{Lease, Record};
+use crate::{Error, ErrorKind, FindQuery, Outcome, Result, SandboxInfo};
+
+/// Pauses between two looks for an attempt whose answer was lost: the first, and the longest.
+const SETTLE_POLL: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+
+impl Acquisition {
+    /// Takes over an open create: its sandbox is adopted, or its absence is proven.
+    pub(super) async fn settle_and_go_on(&self, mut record: Record, lease: Lease) -> Result<Acquired> {
+        let since = record.begun();
+        // Whoever sent it may have been more patient than this caller. How old it is counts only as far as it is known.
+        match settle(&self.home, &record, since, self.home.call_limit(), &self.stage).await? {
+            Some(info) => {
+                let (found, lease) = self.adopt(record, info, since, lease).await?;
+                self.set_up(found, lease).await
+            }
+            None if self.home.provider.capabilities().idempotent_create => {
+                let (found, lease) = self.send_create(record, None, lease).await.map_err(|error| {
+                    // The attempt made its sandbox, and that one has ended meanwhile: nobody had it.
+                    let is_spent = error.kind() == ErrorKind::Gone && error.outcome() == Outcome::NotStarted;
+                    if is_spent { error.with_reason(CONTENDED) } else { error }
+                })?;
+                self.set_up(found, lease).await
+            }
+            None => {
+                record.abandon();
+                self.create(Some(record), None, lease).await
+            }
+        }
+    }
+
+    /// Connects to a sandbox of our own attempt that was never handed out; `sent_at` is when its create was sent.
+    pub(super) async fn adopt(
+        &self,
+        mut record: Record,
+        info: SandboxInfo,
+        sent_at: Instant,
+        lease: Lease,
+    ) -> Result<(Found, Lease)> {
+        self.check_owner(&info, None)?;
+        self.stage.enter("connect");
+        let Some(connection) = self.connect(&info).await? else {
+            return Err(self
+                .error(ErrorKind::Unavailable, "the created sandbox was found and then gone; acquire again")
+                .with_context("id", info.id)
+                .with_outcome(Outcome::Done)
+                .retryable(None));
+        };
+        record.id = Some(info.id);
+        let found = Found { record, connection, how: How::Adopted, duplicates: Vec::new() };
+        // While its answer was lost, another host may have made one.
+        self.contend(found, sent_at, lease).await
+    }
+}
+
+/// Finds the sandbox of an attempt whose answer was lost, or proves that there is none.
+///
+/// Absence counts only from a complete listing that began after the longest create could have become visible, or at
+/// once where the same attempt may be sent again.
+pub(crate) async fn settle(
+    home: &Home,
+    record: &Record,
+    since: Instant,
+    call_deadline: Duration,
+    stage: &Stage,
+) -> Result<Option<SandboxInfo>> {
+    stage.settle(&record.attempt);
+    let capabilities = home.provider.capabilities();
+    let error = |kind, message: Cow<'static, str>| {
+        Error::new(kind, message)
+            .at(home.provider.name(), "settle")
+            .with_context("key", &record.key)
+            .with_context("attempt", &record.attempt)
+    };
+    let mut pause = SETTLE_POLL.0;
+    loop {
+        let provable = capabilities.idempotent_create
+            || capabilities
+                .create_settle
+                .is_some_and(|settle| since.elapsed() > call_deadline.saturating_add(settle));
+        let query = FindQuery::Key {
+            owner: record.owner.clone(),
+            key: record.key.clone(),
+            attempt: Some(record.attempt.clone()),
+        };
+        match home.provider.find(query).await {
+            Ok(mut found) => match found.len() {
+                0 if provable => return Ok(None),
+                0 => {}
+                1 => return Ok(found.pop()),
+                several => {
+                    let message = format!("{several} sandboxes carry one attempt");
+                    return Err(error(ErrorKind::Unexpected, message.into()));
+                }
+            },
+            Err(lost) if lost.is_retryable() || lost.kind() == ErrorKind::Unavailable => {
+                tracing::debug!(key = %record.key, error = %lost, "the look for a lost create failed; looking again");
+            }
+            Err(cause) => {
+                let message = "a create's answer was lost and its sandbox cannot be looked for";
+                return Err(error(ErrorKind::OutcomeUnknown, message.into()).with_source(cause));
+            }
+        }
+        tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
+        pause = (pause * 2).min(SETTLE_POLL.1);
+    }
+}
