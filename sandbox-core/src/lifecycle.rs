@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 
 use tokio::sync::{OwnedMappedMutexGuard, OwnedMutexGuard};
 
-use crate::acquire::{Home, Stage, senior, settle};
+use crate::acquire::{Absence, Home, Stage, senior, settle};
 use crate::events::EventKind;
 use crate::fate::{End, Fate};
 use crate::hooks::Hooks;
@@ -243,7 +243,7 @@ async fn settled(
     operation: &'static str,
 ) -> Result<Option<Record>> {
     let stage = Stage::default();
-    let look = settle(home, &record, record.begun(), home.call_limit(), &stage);
+    let look = settle(home, &record, record.begun(), home.call_limit(), Absence::of_idempotent(home), &stage);
     let Ok(found) = tokio::time::timeout(home.wait_limit, look).await else {
         return Err(Error::new(
             ErrorKind::OutcomeUnknown,
@@ -307,9 +307,14 @@ pub(crate) async fn destroy(
         Some(record) if record.phase == Phase::Creating => settled(home, record, &lease, "destroy").await?,
         record => record,
     };
-    let Some(record) = record.filter(|record| !record.is_tombstone()) else {
+    let Some(record) = record else { return destroy_unrecorded(home, key, hooks).await };
+    if record.is_tombstone() {
+        if record.replaces.is_some() {
+            // What comes next takes the place of nothing.
+            forget(&*home.registry, Record { replaces: None, ..record }, &lease).await?;
+        }
         return destroy_unrecorded(home, key, hooks).await;
-    };
+    }
     let id = record.id.clone();
     let outcome = destroy_recorded(home, record, &lease).await?;
     if outcome == DestroyOutcome::Destroyed {
@@ -357,6 +362,7 @@ pub(crate) async fn destroy_recorded(
     lease: &Lease,
 ) -> Result<DestroyOutcome> {
     record.enter(Phase::Destroying);
+    record.replaces = None;
     let record = home.registry.store(record, lease).await?;
     Ok(finish_destroy(home, record, lease).await?.0)
 }
@@ -367,18 +373,13 @@ pub(crate) async fn finish_destroy(
     record: Record,
     lease: &Lease,
 ) -> Result<(DestroyOutcome, Option<Record>)> {
-    let outcome = match &record.id {
-        Some(id) => home.provider.destroy(id).await?,
-        None => DestroyOutcome::AlreadyGone,
-    };
+    let Some(id) = &record.id else { return Ok((DestroyOutcome::AlreadyGone, Some(record))) };
+    let outcome = home.provider.destroy(id).await?;
     Ok((outcome, forget(&*home.registry, record, lease).await?))
 }
 
-/// Forgets a sandbox that is gone, but not the attempts that were given up before it; returns what is left.
+/// Forgets a sandbox that is gone, but not what must outlive it; returns what is left.
 pub(crate) async fn forget(registry: &dyn Registry, record: Record, lease: &Lease) -> Result<Option<Record>> {
-    if record.is_tombstone() {
-        return Ok(Some(record));
-    }
     match record.clone().into_tombstone() {
         Some(tombstone) => registry.store(tombstone, lease).await.map(Some),
         None => registry.remove(&record, lease).await.map(|()| None),

@@ -96,6 +96,7 @@ fn made(error: Error) -> Error {
 /// Writes down that a create is done.
 pub(super) async fn record_made(home: &Home, mut record: Record, lease: &Lease) -> Result<Record> {
     record.enter(Phase::Ready);
+    record.replaces = None;
     match home.registry.store(record.clone(), lease).await {
         Ok(record) => Ok(record),
         Err(error) if error.kind() == ErrorKind::Stale && record.setup_done.is_none() => {

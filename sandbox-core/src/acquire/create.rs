@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::contend::record_made;
-use super::settle::settle;
+use super::settle::{Absence, settle};
 use super::steps::{Acquisition, Found};
 use super::{Acquired, Exclusion, How};
 use crate::lifecycle::forget;
@@ -37,12 +37,13 @@ impl Acquisition {
             self.home.provider.fingerprint(),
             self.options.spec.clone(),
         )?;
+        intent.replaces = old;
         if let Some(record) = record {
             intent.version = record.version;
             intent.abandoned = record.abandoned;
         }
         self.stage.enter("intent");
-        let (found, lease) = self.send_create(intent, old, lease).await?;
+        let (found, lease) = self.send_create(intent, lease).await?;
         self.set_up(found, lease).await
     }
 
@@ -61,14 +62,10 @@ impl Acquisition {
     }
 
     /// Sends the create of an intent, which is written down here, and sees it to its end.
-    pub(super) async fn send_create(
-        &self,
-        mut record: Record,
-        old: Option<SandboxId>,
-        mut lease: Lease,
-    ) -> Result<(Found, Lease)> {
+    pub(super) async fn send_create(&self, mut record: Record, mut lease: Lease) -> Result<(Found, Lease)> {
         let home = &self.home;
         let idempotent = home.provider.capabilities().idempotent_create;
+        let old = record.replaces.clone();
         let mut sends = 0;
         loop {
             home.registry.renew(&home.owner, &self.key, &mut lease, home.record_lease).await?;
@@ -94,12 +91,13 @@ impl Acquisition {
                 }
             };
             if error.outcome() == Outcome::NotStarted {
-                // Nothing was made, so nothing must be settled; the next acquire begins afresh.
+                // Nothing was made, so nothing must be settled; the next acquire begins where this one did.
                 forget(&*home.registry, record, &lease).await?;
                 return Err(error);
             }
             tracing::warn!(key = %self.key, %error, "the answer of a create was lost; looking for its sandbox");
-            match settle(home, &record, sent_at, self.options.call_deadline, &self.stage).await? {
+            let absence = Absence::of_idempotent(home);
+            match settle(home, &record, sent_at, self.options.call_deadline, absence, &self.stage).await? {
                 Some(info) => return self.adopt(record, info, sent_at, lease).await,
                 // The same attempt again yields the same sandbox, whether the lost call is done, under way or never came.
                 None if idempotent && sends < MAX_SENDS => {}

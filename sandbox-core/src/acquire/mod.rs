@@ -23,7 +23,7 @@ pub use options::{
 pub(crate) use self::contend::senior;
 pub(crate) use self::flight::{Stage, refuse_inside};
 pub(crate) use self::home::Home;
-pub(crate) use self::settle::settle;
+pub(crate) use self::settle::{Absence, settle};
 use crate::events::Events;
 use crate::hooks::{Hooks, PersistHook};
 use crate::lifecycle::StopOutcome;

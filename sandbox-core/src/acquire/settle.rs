@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::contend::CONTENDED;
 use super::flight::Stage;
 use super::steps::{Acquisition, Found};
-use super::{Acquired, Home, How};
+use super::{Acquired, Home, How, ReplaceWhenGone};
 use crate::registry::{Lease, Record};
 use crate::{Error, ErrorKind, FindQuery, Outcome, Result, SandboxInfo};
 
@@ -19,14 +19,21 @@ impl Acquisition {
     /// Takes over an open create: its sandbox is adopted, or its absence is proven.
     pub(super) async fn settle_and_go_on(&self, mut record: Record, lease: Lease) -> Result<Acquired> {
         let since = record.begun();
+        // Not where this caller wants another one, or none; nor where the age of an attempt tells contenders apart.
+        let may_send = self.home.provider.capabilities().idempotent_create
+            && self.home.spans_hosts()
+            && self.options.provider_id.is_none()
+            && (record.replaces.is_none() || self.options.replace_when_gone == ReplaceWhenGone::Create);
+        let absence = if may_send { Absence::Seen } else { Absence::Proven };
         // Whoever sent it may have been more patient than this caller. How old it is counts only as far as it is known.
-        match settle(&self.home, &record, since, self.home.call_limit(), &self.stage).await? {
+        match settle(&self.home, &record, since, self.home.call_limit(), absence, &self.stage).await? {
             Some(info) => {
                 let (found, lease) = self.adopt(record, info, since, lease).await?;
+                self.check_named(found.connection.handle.id())?;
                 self.set_up(found, lease).await
             }
-            None if self.home.provider.capabilities().idempotent_create => {
-                let (found, lease) = self.send_create(record, None, lease).await.map_err(|error| {
+            None if may_send => {
+                let (found, lease) = self.send_create(record, lease).await.map_err(|error| {
                     // The attempt made its sandbox, and that one has ended meanwhile: nobody had it.
                     let is_spent = error.kind() == ErrorKind::Gone && error.outcome() == Outcome::NotStarted;
                     if is_spent { error.with_reason(CONTENDED) } else { error }
@@ -35,7 +42,7 @@ impl Acquisition {
             }
             None => {
                 record.abandon();
-                self.create(Some(record), None, lease).await
+                self.by_id(Some(record), lease).await
             }
         }
     }
@@ -64,15 +71,30 @@ impl Acquisition {
     }
 }
 
+/// When an attempt counts as absent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Absence {
+    /// When a complete listing has not shown it: the same attempt is sent again, and yields the same sandbox.
+    Seen,
+    /// When a complete listing has not shown it that began after the longest create could have become visible.
+    Proven,
+}
+
+impl Absence {
+    /// What is enough where the same attempt may be sent again, or stays known as given up.
+    pub(crate) fn of_idempotent(home: &Home) -> Self {
+        if home.provider.capabilities().idempotent_create { Self::Seen } else { Self::Proven }
+    }
+}
+
 /// Finds the sandbox of an attempt whose answer was lost, or proves that there is none.
 ///
-/// Absence counts only from a complete listing that began after the longest create could have become visible, or at
-/// once where the same attempt may be sent again.
 pub(crate) async fn settle(
     home: &Home,
     record: &Record,
     since: Instant,
     call_deadline: Duration,
+    absence: Absence,
     stage: &Stage,
 ) -> Result<Option<SandboxInfo>> {
     stage.settle(&record.attempt);
@@ -85,7 +107,7 @@ pub(crate) async fn settle(
     };
     let mut pause = SETTLE_POLL.0;
     loop {
-        let provable = capabilities.idempotent_create
+        let provable = absence == Absence::Seen
             || capabilities
                 .create_settle
                 .is_some_and(|settle| since.elapsed() > call_deadline.saturating_add(settle));

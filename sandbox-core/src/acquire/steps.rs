@@ -132,18 +132,8 @@ impl Acquisition {
             self.stage.enter("destroy");
             record = finish_destroy(&self.home, open, &lease).await?.1;
         }
-        if let Some(wanted) = &self.options.provider_id
-            && let Some(known) = record.as_ref().and_then(|record| record.id.as_ref())
-            && known != wanted
-        {
-            return Err(self
-                .error(
-                    ErrorKind::Conflict,
-                    "the record of this key names another sandbox than provider_id; destroy or detach that one first",
-                )
-                .with_reason("provider_id")
-                .with_context("record_id", known)
-                .with_context("provider_id", wanted));
+        if let Some(known) = record.as_ref().and_then(|record| record.id.as_ref()) {
+            self.check_named(known)?;
         }
         if let Some(record) = record.as_ref().filter(|record| !record.is_tombstone())
             && let Some(field) = record.spec.conflicts_with(&self.options.spec)
@@ -160,30 +150,51 @@ impl Acquisition {
         }
     }
 
-    /// The preferred id: the caller's, else the record's.
-    async fn by_id(&self, record: Option<Record>, lease: Lease) -> Result<Acquired> {
-        let known = record.as_ref().and_then(|record| record.id.clone());
-        let Some(id) = self.options.provider_id.clone().or(known) else {
-            return self.discover(record, None, lease).await;
-        };
-        self.stage.enter("find");
-        if let Look::Here(info) = self.look(&id, record.as_ref()).await? {
-            self.check_owner(&info, record.as_ref())?;
-            let present = match &record {
-                Some(record) if record.id.is_some() => record.clone(),
-                other => self.record_of(&info, other.as_ref())?,
-            };
-            self.stage.enter("connect");
-            if let Some(connection) = self.connect(&info).await? {
-                return self.attached(present, connection, Vec::new(), lease).await;
-            }
+    /// Refuses a key whose sandbox is another than the one that the caller names.
+    pub(super) fn check_named(&self, known: &SandboxId) -> Result<()> {
+        match &self.options.provider_id {
+            Some(wanted) if wanted != known => Err(self
+                .error(
+                    ErrorKind::Conflict,
+                    "the record of this key names another sandbox than provider_id; destroy or detach that one first",
+                )
+                .with_reason("provider_id")
+                .with_context("record_id", known)
+                .with_context("provider_id", wanted)),
+            _ => Ok(()),
         }
-        if self.options.replace_when_gone == ReplaceWhenGone::Fail {
+    }
+
+    /// The preferred id: the caller's, else the record's.
+    pub(super) async fn by_id(&self, record: Option<Record>, lease: Lease) -> Result<Acquired> {
+        let known = record.as_ref().and_then(|record| record.id.clone());
+        let gone = match self.options.provider_id.clone().or(known) {
+            Some(id) => {
+                self.stage.enter("find");
+                if let Look::Here(info) = self.look(&id, record.as_ref()).await? {
+                    self.check_owner(&info, record.as_ref())?;
+                    let present = match &record {
+                        Some(record) if record.id.is_some() => record.clone(),
+                        other => self.record_of(&info, other.as_ref())?,
+                    };
+                    self.stage.enter("connect");
+                    if let Some(connection) = self.connect(&info).await? {
+                        return self.attached(present, connection, Vec::new(), lease).await;
+                    }
+                }
+                Some(id)
+            }
+            // What an earlier acquire has found gone, and could not replace.
+            None => record.as_ref().and_then(|record| record.replaces.clone()),
+        };
+        if self.options.replace_when_gone == ReplaceWhenGone::Fail
+            && let Some(id) = gone
+        {
             return Err(self
                 .error(ErrorKind::Gone, "the sandbox of this key is gone")
                 .with_context("id", id));
         }
-        self.discover(record, Some(id), lease).await
+        self.discover(record, gone, lease).await
     }
 
     /// Looks for a sandbox by id; *gone* must hold under the credentials that made it.
