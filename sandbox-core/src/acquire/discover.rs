@@ -56,7 +56,7 @@ impl Acquisition {
         let duplicates = self.see_to_duplicates(&mut fresh, candidates.collect(), &lease).await?;
         self.stage.enter("connect");
         match self.connect(&chosen).await? {
-            Some(connection) => self.attached(fresh, connection, duplicates, lease).await,
+            Some(connection) => self.attached(fresh, connection, duplicates, false, lease).await,
             None => Err(self
                 .error(ErrorKind::Unavailable, "the sandbox was listed and then gone; acquire again")
                 .with_context("id", chosen.id)

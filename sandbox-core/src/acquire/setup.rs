@@ -97,14 +97,12 @@ impl Acquisition {
     pub(super) async fn set_up(&self, found: Found, lease: Lease) -> Result<Acquired> {
         let Found { mut record, connection, how, duplicates } = found;
         let wanted = self.wanted_setup();
-        let outcome = match record.setup_done {
-            Some(_) => AcquireOutcome::Connected,
-            None => AcquireOutcome::Created,
+        let outcome = match how {
+            How::Attached | How::Resumed { .. } => AcquireOutcome::Connected,
+            _ => AcquireOutcome::Created,
         };
-        let setup = match record.setup_done {
-            Some(done) if done >= wanted => SetupState::Done,
-            _ => SetupState::Needed,
-        };
+        let done = record.setup_done.filter(|done| *done >= wanted);
+        let setup = if done.is_some() { SetupState::Done } else { SetupState::Needed };
         let resumed = connection.resumed;
         let sandbox = self.sandbox(&record, connection, &how);
         // Given up with this flight, whoever keeps the hook's value.
@@ -140,12 +138,15 @@ impl Acquisition {
         if let Err(error) = ran {
             return Err(self.setup_failed(error, outcome, record, &sandbox, lease).await);
         }
-        if setup == SetupState::Needed {
+        if setup == SetupState::Needed || outcome == AcquireOutcome::Created {
             self.stage.enter("setup mark");
-            if let Some(handle) = sandbox.handle() {
+            if setup == SetupState::Needed
+                && let Some(handle) = sandbox.handle()
+            {
                 write_mark(&*handle, wanted, &record.generation).await?;
             }
-            record.setup_done = Some(wanted);
+            // Nobody is told that it was created before this is written, and somebody is told after.
+            record.setup_done = done.or(Some(wanted));
             self.home.registry.store(record, &lease).await?;
         }
         Ok(Acquired::new(sandbox, outcome, facts))

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use super::contend::CONTENDED;
 use super::flight::{Stage, spec_conflict};
 use super::home::{Home, Leased};
+use super::setup::read_mark;
 use super::{AcquireOptions, Acquired, How, OnSpecConflict, ReplaceWhenGone};
 use crate::events::EventKind;
 use crate::hooks::Hooks;
 use crate::lifecycle::finish_destroy;
 use crate::registry::{Lease, Phase, Record};
 use crate::{
-    ConnectOptions, Connection, Error, ErrorKind, Key, Memory, Result, SandboxId, SandboxInfo,
+    ConnectOptions, Connection, Error, ErrorKind, Generation, Key, Memory, Result, SandboxId, SandboxInfo,
     SandboxProviderExt as _, SandboxState,
 };
 
@@ -173,13 +174,13 @@ impl Acquisition {
                 self.stage.enter("find");
                 if let Look::Here(info) = self.look(&id, record.as_ref()).await? {
                     self.check_owner(&info, record.as_ref())?;
-                    let present = match &record {
-                        Some(record) if record.id.is_some() => record.clone(),
-                        other => self.record_of(&info, other.as_ref())?,
+                    let (present, is_known) = match &record {
+                        Some(record) if record.id.is_some() => (record.clone(), true),
+                        other => (self.record_of(&info, other.as_ref())?, false),
                     };
                     self.stage.enter("connect");
                     if let Some(connection) = self.connect(&info).await? {
-                        return self.attached(present, connection, Vec::new(), lease).await;
+                        return self.attached(present, connection, Vec::new(), is_known, lease).await;
                     }
                 }
                 Some(id)
@@ -287,9 +288,12 @@ impl Acquisition {
             self.options.spec.clone(),
         )?;
         record.id = Some(info.id.clone());
-        if let Some(tags) = &info.tags {
-            record.generation = tags.generation.clone();
-            record.attempt = tags.attempt.clone();
+        match &info.tags {
+            Some(tags) => {
+                record.generation = tags.generation.clone();
+                record.attempt = tags.attempt.clone();
+            }
+            None => record.generation = Generation::of_untagged(&info.id),
         }
         if let Some(over) = over {
             record.version = over.version;
@@ -298,21 +302,23 @@ impl Acquisition {
         Ok(record)
     }
 
-    /// An existing sandbox, connected under the lease: its record is brought up to date, then its setup is looked at.
+    /// An existing sandbox, connected under the lease: its record, which is a new one unless it `is_known`, is brought up to
+    /// date, then its setup is looked at.
     pub(super) async fn attached(
         &self,
         mut record: Record,
         connection: Connection,
         duplicates: Vec<SandboxId>,
+        is_known: bool,
         lease: Lease,
     ) -> Result<Acquired> {
+        // The mark says what is done inside; whether anybody was handed it is said by the record, where every host has it.
+        let mut was_handed_out = record.setup_done.is_some();
         if record.setup_done.is_none() {
-            record.setup_done = super::setup::read_mark(&*connection.handle, &record.generation).await?;
+            record.setup_done = read_mark(&*connection.handle, &record.generation).await?;
+            was_handed_out = record.setup_done.is_some() && !(is_known && self.home.spans_hosts());
         }
-        let how = match record.setup_done {
-            Some(_) => how_connected(connection.resumed),
-            None => How::Unfinished,
-        };
+        let how = if was_handed_out { how_connected(connection.resumed) } else { How::Unfinished };
         if record.phase != Phase::Ready {
             record.enter(Phase::Ready);
             record = self.home.registry.store(record, &lease).await?;
