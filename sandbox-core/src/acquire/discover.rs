@@ -53,6 +53,9 @@ impl Acquisition {
         let Some(chosen) = candidates.next() else { return self.create(record, old, lease).await };
         self.check_owner(&chosen, None)?;
         let mut fresh = self.record_of(&chosen, record.as_ref())?;
+        if self.is_to_be_replaced(&fresh)? {
+            return self.replace(fresh, lease).await;
+        }
         let duplicates = self.see_to_duplicates(&mut fresh, candidates.collect(), &lease).await?;
         self.stage.enter("connect");
         match self.connect(&chosen).await? {

@@ -179,7 +179,7 @@ impl Acquisition {
     }
 
     /// Runs hooks while the lease is renewed. A lost lease cancels them.
-    async fn run_hooks(
+    pub(super) async fn run_hooks(
         &self,
         sandbox: &Sandbox,
         lent: &Lent,

@@ -34,7 +34,7 @@ pub(super) struct Found {
 }
 
 /// What a look for a sandbox by its id showed.
-enum Look {
+pub(super) enum Look {
     Here(Box<SandboxInfo>),
     Gone,
 }
@@ -103,12 +103,8 @@ impl Acquisition {
         if record.phase != Phase::Ready || !setup_is_done || !same_id {
             return Ok(None);
         }
-        if let Some(field) = record.spec.conflicts_with(&self.options.spec) {
-            match self.options.on_spec_conflict {
-                OnSpecConflict::Error => return Err(spec_conflict(&self.key, field)),
-                OnSpecConflict::Keep => {}
-                OnSpecConflict::Replace => return Ok(None),
-            }
+        if self.is_to_be_replaced(&record)? {
+            return Ok(None);
         }
         self.stage.enter("find");
         let Some(info) = self.home.provider.find_id(&id).await? else { return Ok(None) };
@@ -137,17 +133,23 @@ impl Acquisition {
             self.check_named(known)?;
         }
         if let Some(record) = record.as_ref().filter(|record| !record.is_tombstone())
-            && let Some(field) = record.spec.conflicts_with(&self.options.spec)
+            && self.is_to_be_replaced(record)?
         {
-            match self.options.on_spec_conflict {
-                OnSpecConflict::Error => return Err(spec_conflict(&self.key, field)),
-                OnSpecConflict::Keep => {}
-                OnSpecConflict::Replace => return self.replace(record.clone(), lease).await,
-            }
+            return self.replace(record.clone(), lease).await;
         }
         match record {
             Some(record) if record.phase == Phase::Creating => self.settle_and_go_on(record, lease).await,
             record => self.by_id(record, lease).await,
+        }
+    }
+
+    /// Refuses a sandbox of another spec than the wanted one, unless the caller takes it as it is; `true` where it is to be
+    /// replaced.
+    pub(super) fn is_to_be_replaced(&self, record: &Record) -> Result<bool> {
+        match (record.spec.conflicts_with(&self.options.spec), self.options.on_spec_conflict) {
+            (None, _) | (_, OnSpecConflict::Keep) => Ok(false),
+            (Some(field), OnSpecConflict::Error) => Err(spec_conflict(&self.key, field)),
+            (Some(_), OnSpecConflict::Replace) => Ok(true),
         }
     }
 
@@ -178,6 +180,9 @@ impl Acquisition {
                         Some(record) if record.id.is_some() => (record.clone(), true),
                         other => (self.record_of(&info, other.as_ref())?, false),
                     };
+                    if !is_known && self.is_to_be_replaced(&present)? {
+                        return self.replace(present, lease).await;
+                    }
                     self.stage.enter("connect");
                     if let Some(connection) = self.connect(&info).await? {
                         return self.attached(present, connection, Vec::new(), is_known, lease).await;
@@ -199,7 +204,7 @@ impl Acquisition {
     }
 
     /// Looks for a sandbox by id; *gone* must hold under the credentials that made it.
-    async fn look(&self, id: &SandboxId, record: Option<&Record>) -> Result<Look> {
+    pub(super) async fn look(&self, id: &SandboxId, record: Option<&Record>) -> Result<Look> {
         if let Some(info) = self.home.provider.find_id(id).await? {
             return Ok(Look::Here(Box::new(info)));
         }
@@ -292,6 +297,8 @@ impl Acquisition {
             Some(tags) => {
                 record.generation = tags.generation.clone();
                 record.attempt = tags.attempt.clone();
+                // All that it says of how it was made; one of another maker has templates of its own.
+                record.spec.template.clone_from(&info.template);
             }
             None => record.generation = Generation::of_untagged(&info.id),
         }
