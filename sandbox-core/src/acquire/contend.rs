@@ -89,7 +89,7 @@ impl Acquisition {
 }
 
 /// Says of a failure after a create that there is a sandbox.
-fn made(error: Error) -> Error {
+pub(super) fn made(error: Error) -> Error {
     error.with_outcome(Outcome::Done)
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::contend::record_made;
-use super::settle::{Absence, settle};
+use super::settle::{Absence, give_up, settle};
 use super::steps::{Acquisition, Found};
 use super::{Acquired, Exclusion, How};
 use crate::lifecycle::forget;
@@ -74,6 +74,7 @@ impl Acquisition {
             let sent_at = Instant::now();
             record = home.registry.store(record, &lease).await?;
             self.stage.enter("create");
+            let open = self.open(&record, sent_at);
             sends += 1;
             let error = match self.send(record, sent_at, lease).await? {
                 Sent::Made { record, handle, lease } => {
@@ -83,7 +84,9 @@ impl Acquisition {
                     };
                     let connection = Connection::new(handle, None);
                     let found = Found { record, connection, how, duplicates: Vec::new() };
-                    return self.contend(found, sent_at, lease).await;
+                    let settled = self.contend(found, sent_at, lease).await?;
+                    open.close();
+                    return Ok(settled);
                 }
                 Sent::Failed { record: unmade, error, lease: kept } => {
                     (record, lease) = (unmade, kept);
@@ -91,16 +94,21 @@ impl Acquisition {
                 }
             };
             if error.outcome() == Outcome::NotStarted {
+                open.close();
                 // Nothing was made, so nothing must be settled; the next acquire begins where this one did.
                 forget(&*home.registry, record, &lease).await?;
                 return Err(error);
             }
             tracing::warn!(key = %self.key, %error, "the answer of a create was lost; looking for its sandbox");
             let absence = Absence::of_idempotent(home);
-            match settle(home, &record, sent_at, self.options.call_deadline, absence, &self.stage).await? {
-                Some(info) => return self.adopt(record, info, sent_at, lease).await,
+            match settle(home, &record, sent_at, self.longest_call(), absence, &self.stage).await? {
+                Some(info) => {
+                    let settled = self.adopt(record, info, sent_at, lease).await?;
+                    open.close();
+                    return Ok(settled);
+                }
                 // The same attempt again yields the same sandbox, whether the lost call is done, under way or never came.
-                None if idempotent && sends < MAX_SENDS => {}
+                None if idempotent && sends < MAX_SENDS => open.close(),
                 None if idempotent => {
                     return Err(error
                         .with_context("attempt", &record.attempt)
@@ -108,9 +116,8 @@ impl Acquisition {
                         .not_retryable());
                 }
                 None => {
-                    // Proven absent, as far as the provider keeps its bound: should one come after all, it is known.
-                    record.abandon();
-                    forget(&*home.registry, record, &lease).await?;
+                    give_up(home, record, &lease).await?;
+                    open.close();
                     return Err(error.with_outcome(Outcome::NotStarted));
                 }
             }
@@ -120,7 +127,7 @@ impl Acquisition {
     /// One create call, in a task of its own: a flight that is cancelled leaves it to end and to be recorded.
     async fn send(&self, mut record: Record, sent_at: Instant, lease: Lease) -> Result<Sent> {
         let home = Arc::clone(&self.home);
-        let longest = self.options.call_deadline.min(home.call_limit());
+        let longest = self.longest_call();
         let tags = Tags {
             owner: record.owner.clone(),
             key: record.key.clone(),

@@ -52,9 +52,9 @@ impl Stage {
         self.go_to((stage, None));
     }
 
-    /// Enters the one stage whose end is an unknown outcome and not a mere timeout.
-    pub(super) fn settle(&self, attempt: &Attempt) {
-        self.go_to(("settle", Some(attempt.clone())));
+    /// Enters a stage of an open create, whose end is an unknown outcome and not a mere timeout.
+    pub(super) fn of_open_create(&self, stage: &'static str, attempt: &Attempt) {
+        self.go_to((stage, Some(attempt.clone())));
     }
 
     fn go_to(&self, stage: (&'static str, Option<Attempt>)) {
@@ -70,6 +70,15 @@ impl Stage {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Says of an error what may have been made when its caller left here.
+    fn left(&self, error: Error) -> Error {
+        let (stage, attempt) = &*self.lock();
+        match attempt.is_some() || matches!(*stage, "create" | "contend") {
+            true => error.with_outcome(Outcome::Unknown),
+            false => error,
+        }
+    }
+
     fn timed_out(&self, key: &Key, deadline: Duration) -> Error {
         let (stage, attempt) = self.lock().clone();
         match attempt {
@@ -81,7 +90,7 @@ impl Stage {
             None => {
                 let error =
                     Error::new(ErrorKind::Timeout, format!("the acquire did not end within {deadline:?}"));
-                left_at(error, stage).with_context("stage", stage)
+                self.left(error).with_context("stage", stage)
             }
         }
         .at("", "acquire")
@@ -223,7 +232,7 @@ async fn fly(home: Arc<Home>, key: Key, options: AcquireOptions, flight: Arc<Fli
     home.tell(hooks.as_ref(), &key, None, EventKind::Starting);
     let result = tokio::select! {
         biased;
-        () = flight.abandoned.notified() => Err(left_by_all(flight.stage.name())),
+        () = flight.abandoned.notified() => Err(left_by_all(&flight.stage)),
         result = acquisition.run() => result,
     };
     match &result {
@@ -242,18 +251,10 @@ async fn fly(home: Arc<Home>, key: Key, options: AcquireOptions, flight: Arc<Fli
 }
 
 /// The error of a flight that nobody waits for any more; a create that was sent goes on without it.
-fn left_by_all(stage: &'static str) -> Error {
-    let error =
-        Error::new(ErrorKind::Cancelled, "every caller left before the acquire ended").at("", "acquire");
-    left_at(error, stage)
-}
-
-/// Says of an error what may have been made when its caller left at this stage.
-fn left_at(error: Error, stage: &'static str) -> Error {
-    match stage {
-        "create" | "settle" | "contend" => error.with_outcome(Outcome::Unknown),
-        _ => error,
-    }
+fn left_by_all(stage: &Stage) -> Error {
+    stage.left(
+        Error::new(ErrorKind::Cancelled, "every caller left before the acquire ended").at("", "acquire"),
+    )
 }
 
 pub(super) fn spec_conflict(key: &Key, field: &'static str) -> Error {

@@ -1,14 +1,16 @@
 //! Settling a create whose outcome is open: its sandbox is found and adopted, or its absence is proven.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::contend::CONTENDED;
+use super::contend::{CONTENDED, made};
 use super::flight::Stage;
 use super::steps::{Acquisition, Found};
 use super::{Acquired, Home, How, ReplaceWhenGone};
+use crate::lifecycle::forget;
 use crate::registry::{Lease, Record};
 use crate::{Error, ErrorKind, FindQuery, Outcome, Result, SandboxInfo};
 
@@ -47,6 +49,56 @@ impl Acquisition {
         }
     }
 
+    /// Takes care of a create from its sending on.
+    pub(super) fn open(&self, record: &Record, sent_at: Instant) -> Open {
+        let background = Self {
+            home: Arc::clone(&self.home),
+            key: self.key.clone(),
+            options: Arc::clone(&self.options),
+            stage: Arc::default(),
+            hooks: None,
+        };
+        Open(Some((background, record.clone(), sent_at)))
+    }
+
+    /// Settles a create that nobody waits for any more, as long as it may take and somebody would wait.
+    async fn settle_later(self, record: Record, sent_at: Instant) {
+        let bound = self.home.provider.capabilities().create_settle.unwrap_or_default();
+        let patience = self.longest_call().saturating_add(bound).saturating_add(self.home.wait_limit);
+        let key = &self.key;
+        match tokio::time::timeout(patience, self.settle_left(record, sent_at)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::warn!(%key, %error, "a create that was left is settled by the next acquire")
+            }
+            Err(_) => {
+                tracing::warn!(%key, "a create that was left could not be settled; the next acquire does")
+            }
+        }
+    }
+
+    /// Looks without the lease, so that nobody waits for it, and takes the lease to write down what it found.
+    async fn settle_left(&self, record: Record, sent_at: Instant) -> Result<()> {
+        let Self { home, key, .. } = self;
+        // Whoever has had the lease since has settled it, or sent it again.
+        let is_open = |now: &Record| now.version == record.version;
+        if !home.load(key).await?.is_some_and(|now| is_open(&now)) {
+            return Ok(());
+        }
+        let found = settle(home, &record, sent_at, self.longest_call(), Absence::Proven, &self.stage).await?;
+        let lease = home.lease_in_time(key, "settle").await?;
+        let Some(now) = home.load(key).await?.filter(is_open) else { return Ok(()) };
+        match found {
+            Some(info) => self.adopt(now, info, sent_at, lease).await.map(drop),
+            None => give_up(home, now, &lease).await,
+        }
+    }
+
+    /// The longest that a create of this acquisition is waited for.
+    pub(super) fn longest_call(&self) -> Duration {
+        self.options.call_deadline.min(self.home.call_limit())
+    }
+
     /// Connects to a sandbox of our own attempt that was never handed out; `sent_at` is when its create was sent.
     pub(super) async fn adopt(
         &self,
@@ -56,8 +108,8 @@ impl Acquisition {
         lease: Lease,
     ) -> Result<(Found, Lease)> {
         self.check_owner(&info, None)?;
-        self.stage.enter("connect");
-        let Some(connection) = self.connect(&info).await? else {
+        self.stage.of_open_create("connect", &record.attempt);
+        let Some(connection) = self.connect(&info).await.map_err(made)? else {
             return Err(self
                 .error(ErrorKind::Unavailable, "the created sandbox was found and then gone; acquire again")
                 .with_context("id", info.id)
@@ -68,6 +120,28 @@ impl Acquisition {
         let found = Found { record, connection, how: How::Adopted, duplicates: Vec::new() };
         // While its answer was lost, another host may have made one.
         self.contend(found, sent_at, lease).await
+    }
+}
+
+/// A create that was sent and is not settled yet. Whoever drops it, also by an error or in the middle of an await, leaves
+/// it to be settled in the background.
+#[must_use]
+pub(super) struct Open(Option<(Acquisition, Record, Instant)>);
+
+impl Open {
+    /// Ends the care for it: its outcome is recorded.
+    pub(super) fn close(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        if let Some((acquisition, record, sent_at)) = self.0.take()
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            runtime.spawn(acquisition.settle_later(record, sent_at));
+        }
     }
 }
 
@@ -87,6 +161,13 @@ impl Absence {
     }
 }
 
+/// Gives an attempt up that is proven absent, as far as the provider keeps its bound: should a sandbox of it come after
+/// all, it is known.
+pub(super) async fn give_up(home: &Home, mut record: Record, lease: &Lease) -> Result<()> {
+    record.abandon();
+    forget(&*home.registry, record, lease).await.map(drop)
+}
+
 /// Finds the sandbox of an attempt whose answer was lost, or proves that there is none.
 ///
 pub(crate) async fn settle(
@@ -97,7 +178,7 @@ pub(crate) async fn settle(
     absence: Absence,
     stage: &Stage,
 ) -> Result<Option<SandboxInfo>> {
-    stage.settle(&record.attempt);
+    stage.of_open_create("settle", &record.attempt);
     let capabilities = home.provider.capabilities();
     let error = |kind, message: Cow<'static, str>| {
         Error::new(kind, message)
