@@ -93,7 +93,7 @@ impl Acquisition {
                     error
                 }
             };
-            if error.outcome() == Outcome::NotStarted {
+            if error.refuses_create() {
                 open.close();
                 // Nothing was made, so nothing must be settled; the next acquire begins where this one did.
                 forget(&*home.registry, record, &lease).await?;
