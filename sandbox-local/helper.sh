@@ -12,15 +12,17 @@ has_musl() { [ -d "$(rustc --print sysroot)/lib/rustlib/$musl/lib" ]; }
 
 has_musl || rustup target add "$musl" >/dev/null 2>&1 || true
 if has_musl; then
-    "$CARGO" build -j "$JOBS" --release -p sandhold-local --bin "$name" --target "$musl" --target-dir "$TARGET_DIR"
-    mkdir -p "$TARGET_DIR/release"
-    # Never in place: sandboxes run it.
-    cp "$TARGET_DIR/$musl/release/$name" "$TARGET_DIR/release/.$name"
-    mv -f "$TARGET_DIR/release/.$name" "$TARGET_DIR/release/$name"
+    "$CARGO" build -j "$JOBS" --profile helper -p sandhold-local --bin "$name" --target "$musl" --target-dir "$TARGET_DIR"
+    built=$TARGET_DIR/$musl/helper/$name
 else
     echo "linked with the C library of this machine, which costs each start half a millisecond:" \
         "'rustup target add $musl' did not succeed" >&2
-    "$CARGO" rustc -j "$JOBS" --release -p sandhold-local --bin "$name" --target-dir "$TARGET_DIR" -- \
+    "$CARGO" rustc -j "$JOBS" --profile helper -p sandhold-local --bin "$name" --target-dir "$TARGET_DIR" -- \
         -C target-feature=+crt-static
+    built=$TARGET_DIR/helper/$name
 fi
+mkdir -p "$TARGET_DIR/release"
+# Never in place: sandboxes run it.
+cp "$built" "$TARGET_DIR/release/.$name"
+mv -f "$TARGET_DIR/release/.$name" "$TARGET_DIR/release/$name"
 echo "$TARGET_DIR/release/$name"

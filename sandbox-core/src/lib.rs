@@ -31,6 +31,7 @@ pub mod retry;
 mod sandbox;
 mod spec;
 mod stream;
+mod tenure;
 #[cfg(feature = "testing")]
 pub mod testing;
 

@@ -1,19 +1,16 @@
 //! Pause, resume, stop and destroy by key and id: the order of record and provider call, under the record's lease.
 
-use std::ops::Deref;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
-
-use tokio::sync::{OwnedMappedMutexGuard, OwnedMutexGuard};
 
 use crate::acquire::{Absence, Home, Stage, senior, settle};
 use crate::events::EventKind;
 use crate::fate::{End, Fate};
 use crate::hooks::Hooks;
 use crate::registry::{Lease, Phase, Record, Registry};
+use crate::tenure::{Held, Tenure, within};
 use crate::{
-    ConnectOptions, Connection, DestroyOutcome, Error, ErrorKind, FindQuery, Key, PauseOptions, PauseOutcome,
-    Result, SandboxId, SandboxInfo, SandboxProviderExt as _,
+    ConnectOptions, Connection, DestroyOutcome, Error, ErrorKind, FindQuery, Key, Memory, Outcome,
+    PauseOptions, PauseOutcome, Result, SandboxId, SandboxInfo, SandboxProviderExt as _,
 };
 
 /// What a stop did.
@@ -39,85 +36,6 @@ impl From<PauseOutcome> for StopOutcome {
     }
 }
 
-/// The lease of a flight, lent to the handle that its hooks get: what they do to the sandbox would else wait for the very
-/// flight that waits for them.
-#[derive(Debug)]
-pub(crate) struct Lent {
-    lease: Arc<tokio::sync::Mutex<Option<Lease>>>,
-    used: AtomicBool,
-    at_rest: AtomicBool,
-}
-
-impl Lent {
-    pub(crate) fn new(lease: Lease) -> Arc<Self> {
-        Arc::new(Self {
-            lease: Arc::new(tokio::sync::Mutex::new(Some(lease))),
-            used: AtomicBool::new(false),
-            at_rest: AtomicBool::new(false),
-        })
-    }
-
-    /// Renews the lease, once no call uses it; no effect after it was taken back.
-    pub(crate) async fn renew(&self, home: &Home, key: &Key, ttl: std::time::Duration) -> Result<()> {
-        match &mut *self.lease.lock().await {
-            Some(lease) => home.registry.renew(&home.owner, key, lease, ttl).await,
-            None => Ok(()),
-        }
-    }
-
-    /// Ends the loan, after the call that uses it right now.
-    pub(crate) async fn take_back(&self) -> Option<Lease> {
-        self.lease.lock().await.take()
-    }
-
-    /// Says whether a call under the loan may have written the record.
-    pub(crate) fn was_used(&self) -> bool {
-        self.used.load(Ordering::Acquire)
-    }
-
-    /// Says whether the sandbox was stopped or destroyed under the loan, and not resumed since.
-    pub(crate) fn is_at_rest(&self) -> bool {
-        self.at_rest.load(Ordering::Acquire)
-    }
-}
-
-/// The right to change the record: a lease of one's own, or the one that a flight lent.
-enum Held {
-    Own(Lease),
-    Lent(Arc<Lent>, OwnedMappedMutexGuard<Option<Lease>, Lease>),
-}
-
-impl Held {
-    async fn take(home: &Home, key: &Key, lent: &Weak<Lent>, operation: &'static str) -> Result<Self> {
-        if let Some(lent) = lent.upgrade() {
-            let guard = Arc::clone(&lent.lease).lock_owned().await;
-            if let Ok(lease) = OwnedMutexGuard::try_map(guard, Option::as_mut) {
-                lent.used.store(true, Ordering::Release);
-                return Ok(Self::Lent(lent, lease));
-            }
-        }
-        home.lease_in_time(key, operation).await.map(Self::Own)
-    }
-
-    /// Notes what a call did, for the flight that lent its lease.
-    fn at_rest(&self, at_rest: bool) {
-        if let Self::Lent(lent, _) = self {
-            lent.at_rest.store(at_rest, Ordering::Release);
-        }
-    }
-}
-
-impl Deref for Held {
-    type Target = Lease;
-
-    fn deref(&self) -> &Lease {
-        match self {
-            Self::Own(lease) => lease,
-            Self::Lent(_, lease) => lease,
-        }
-    }
-}
-
 /// The record of this very sandbox, where there is one.
 ///
 /// # Errors
@@ -136,7 +54,12 @@ pub(crate) async fn own_record(home: &Home, key: &Key, fate: &Fate) -> Result<Op
     }
 }
 
-async fn enter(home: &Home, record: Option<Record>, phase: Phase, lease: &Lease) -> Result<Option<Record>> {
+pub(crate) async fn enter(
+    home: &Home,
+    record: Option<Record>,
+    phase: Phase,
+    lease: &Lease,
+) -> Result<Option<Record>> {
     match record {
         Some(mut record) => {
             record.enter(phase);
@@ -151,52 +74,60 @@ pub(crate) fn pause_failed(error: &Error) -> EventKind {
     EventKind::PauseFailed { kind: error.kind(), reason: error.reason() }
 }
 
-pub(crate) async fn pause(home: &Home, key: &Key, fate: &Fate, lent: &Weak<Lent>) -> Result<PauseOutcome> {
-    if !home.provider.capabilities().pause {
-        return Err(Error::unsupported(home.provider.name(), "pause"));
-    }
-    let lease = Held::take(home, key, lent, "pause").await?;
-    let record = own_record(home, key, fate).await?;
-    let paused = pause_recorded(home, record, &fate.id, &lease).await?;
-    lease.at_rest(true);
-    Ok(paused)
-}
-
 /// Record `pausing`, pause, record `paused`; a failed pause leaves it running and recorded as `ready`.
-async fn pause_recorded(
+pub(crate) async fn pause(
     home: &Home,
+    key: &Key,
     record: Option<Record>,
     id: &SandboxId,
     lease: &Lease,
 ) -> Result<PauseOutcome> {
     let record = enter(home, record, Phase::Pausing, lease).await?;
-    match home.provider.pause_opts(id, PauseOptions::default()).await {
+    let pause = home.provider.pause_opts(id, PauseOptions::default());
+    match within(home, key, lease, "pause", pause).await {
         Ok(outcome) => {
             enter(home, record, Phase::Paused, lease).await?;
             Ok(outcome)
         }
-        Err(error) => match enter(home, record, Phase::Ready, lease).await {
-            Ok(_) => Err(error),
-            Err(cleanup) => Err(error.with_cleanup(&cleanup)),
-        },
+        Err(error) => Err(failed(home, record, Phase::Ready, lease, error).await),
     }
 }
 
-/// Record `resuming`, connect, record `ready`; a failed resume is recorded as `paused` and the sandbox is kept.
-pub(crate) async fn resume(home: &Home, key: &Key, fate: &Fate, lent: &Weak<Lent>) -> Result<Connection> {
-    let lease = Held::take(home, key, lent, "resume").await?;
-    let record = enter(home, own_record(home, key, fate).await?, Phase::Resuming, &lease).await?;
-    let options = ConnectOptions::default().with_generation(fate.generation.clone());
-    match home.provider.connect_opts(&fate.id, options).await {
-        Ok(connection) => {
-            enter(home, record, Phase::Ready, &lease).await?;
-            lease.at_rest(false);
-            Ok(connection)
-        }
-        Err(error) => match enter(home, record, Phase::Paused, &lease).await {
-            Ok(_) => Err(error),
-            Err(cleanup) => Err(error.with_cleanup(&cleanup)),
-        },
+/// Record `resuming`, connect; a failed resume is recorded as `paused` and the sandbox is kept. `ready` is recorded once
+/// the resume hook has ended well.
+pub(crate) async fn resume(
+    home: &Home,
+    key: &Key,
+    fate: &Fate,
+    record: Option<Record>,
+    options: ConnectOptions,
+    lease: &Lease,
+) -> Result<(Connection, Option<Record>)> {
+    let record = enter(home, record, Phase::Resuming, lease).await?;
+    match within(home, key, lease, "resume", home.provider.connect_opts(&fate.id, options)).await {
+        Ok(connection) => Ok((connection, record)),
+        Err(error) => Err(failed(home, record, Phase::Paused, lease, error).await),
+    }
+}
+
+/// Says whether a sandbox that runs has been resumed and its resume hook has not ended well, by this phase of its record.
+pub(crate) fn owes_a_hook(phase: Phase) -> bool {
+    matches!(phase, Phase::Paused | Phase::Resuming)
+}
+
+/// What a resume keeps that nobody here has seen.
+pub(crate) fn usual_memory(home: &Home) -> Memory {
+    if home.provider.capabilities().pause_keeps_memory { Memory::Kept } else { Memory::Lost }
+}
+
+/// Writes down what a failed call has left. What is unknown stays as it was begun: whoever comes next asks the provider.
+async fn failed(home: &Home, record: Option<Record>, phase: Phase, lease: &Lease, error: Error) -> Error {
+    if error.outcome() == Outcome::Unknown {
+        return error;
+    }
+    match enter(home, record, phase, lease).await {
+        Ok(_) => error,
+        Err(cleanup) => error.with_cleanup(&cleanup),
     }
 }
 
@@ -226,10 +157,12 @@ fn is_abandoned(record: Option<&Record>, info: &SandboxInfo) -> bool {
 }
 
 /// The record of a key after whatever was left open under an earlier lease has been brought to its end.
-async fn closed(home: &Home, key: &Key, lease: &Lease, operation: &'static str) -> Result<Option<Record>> {
+async fn closed(home: &Home, key: &Key, held: &Held, operation: &'static str) -> Result<Option<Record>> {
     match home.load(key).await? {
-        Some(record) if record.phase == Phase::Creating => settled(home, record, lease, operation).await,
-        Some(record) if record.phase == Phase::Destroying => Ok(finish_destroy(home, record, lease).await?.1),
+        Some(record) if record.phase == Phase::Creating => settled(home, record, held, operation).await,
+        Some(record) if record.phase == Phase::Destroying => {
+            Ok(finish_destroy(home, record, &*held.lease(home, key).await?).await?.1)
+        }
         record => Ok(record),
     }
 }
@@ -239,11 +172,13 @@ async fn closed(home: &Home, key: &Key, lease: &Lease, operation: &'static str) 
 async fn settled(
     home: &Home,
     mut record: Record,
-    lease: &Lease,
+    held: &Held,
     operation: &'static str,
 ) -> Result<Option<Record>> {
     let stage = Stage::default();
-    let look = settle(home, &record, record.begun(), home.call_limit(), Absence::of_idempotent(home), &stage);
+    let absence = Absence::of_idempotent(home);
+    let look = settle(home, &record, record.begun(), home.call_limit(), absence, &stage);
+    let look = held.keep(home, &record.key, look);
     let Ok(found) = tokio::time::timeout(home.wait_limit, look).await else {
         return Err(Error::new(
             ErrorKind::OutcomeUnknown,
@@ -253,26 +188,29 @@ async fn settled(
         .with_context("key", &record.key)
         .with_context("attempt", &record.attempt));
     };
-    match found? {
+    let found = found?;
+    let key = record.key.clone();
+    let lease = held.lease(home, &key).await?;
+    match found {
         Some(info) => {
             record.id = Some(info.id);
             if home.must_compare() {
                 return Ok(Some(record));
             }
             record.enter(Phase::Ready);
-            home.registry.store(record, lease).await.map(Some)
+            home.registry.store(record, &lease).await.map(Some)
         }
         None => {
             record.abandon();
-            forget(&*home.registry, record, lease).await
+            forget(&*home.registry, record, &lease).await
         }
     }
 }
 
 /// Stops the sandbox of a key from a fresh process.
 pub(crate) async fn stop(home: &Home, key: &Key, hooks: Option<&Arc<dyn Hooks>>) -> Result<StopOutcome> {
-    let lease = home.lease_in_time(key, "stop").await?;
-    let record = closed(home, key, &lease, "stop").await?;
+    let held = Held::take(home, key, &Weak::new(), "stop").await?;
+    let record = closed(home, key, &held, "stop").await?;
     // Of one that stays open another host may have the elder sibling, which is the key's then.
     let own = record.clone().filter(|record| record.id.is_some() && record.phase != Phase::Creating);
     let id = match own.as_ref().and_then(|own| own.id.clone()) {
@@ -284,9 +222,19 @@ pub(crate) async fn stop(home: &Home, key: &Key, hooks: Option<&Arc<dyn Hooks>>)
     };
     let Some(id) = id else { return Ok(StopOutcome::NoSandbox) };
     let outcome = if home.provider.capabilities().pause {
-        let paused = pause_recorded(home, own, &id, &lease).await.inspect_err(|error| {
+        // This host's values of it wait with their calls.
+        let fate = home.fates.of(key);
+        let mut closed = match &fate {
+            Some(fate) => Some(fate.close().await),
+            None => None,
+        };
+        let lease = held.lease(home, key).await?;
+        let paused = pause(home, key, own, &id, &lease).await.inspect_err(|error| {
             home.tell(hooks, key, Some(&id), pause_failed(error));
         })?;
+        if let Some(resumes) = &mut closed {
+            resumes.hook_due = None;
+        }
         home.tell(hooks, key, Some(&id), EventKind::Paused);
         paused.into()
     } else {
@@ -302,18 +250,19 @@ pub(crate) async fn destroy(
     key: &Key,
     hooks: Option<&Arc<dyn Hooks>>,
 ) -> Result<DestroyOutcome> {
-    let lease = home.lease_in_time(key, "destroy").await?;
+    let held = Held::take(home, key, &Weak::new(), "destroy").await?;
     let record = match home.load(key).await? {
-        Some(record) if record.phase == Phase::Creating => settled(home, record, &lease, "destroy").await?,
+        Some(record) if record.phase == Phase::Creating => settled(home, record, &held, "destroy").await?,
         record => record,
     };
-    let Some(record) = record else { return destroy_unrecorded(home, key, hooks).await };
+    let lease = held.lease(home, key).await?;
+    let Some(record) = record else { return destroy_unrecorded(home, key, hooks, &lease).await };
     if record.is_tombstone() {
         if record.replaces.is_some() {
             // What comes next takes the place of nothing.
             forget(&*home.registry, Record { replaces: None, ..record }, &lease).await?;
         }
-        return destroy_unrecorded(home, key, hooks).await;
+        return destroy_unrecorded(home, key, hooks, &lease).await;
     }
     let id = record.id.clone();
     let outcome = destroy_recorded(home, record, &lease).await?;
@@ -328,10 +277,12 @@ async fn destroy_unrecorded(
     home: &Home,
     key: &Key,
     hooks: Option<&Arc<dyn Hooks>>,
+    lease: &Lease,
 ) -> Result<DestroyOutcome> {
     let mut outcome = DestroyOutcome::AlreadyGone;
     for info in tagged(home, key).await? {
-        if home.provider.destroy(&info.id).await? == DestroyOutcome::Destroyed {
+        let destroy = home.provider.destroy(&info.id);
+        if within(home, key, lease, "destroy", destroy).await? == DestroyOutcome::Destroyed {
             home.tell(hooks, key, Some(&info.id), EventKind::Destroyed);
             outcome = DestroyOutcome::Destroyed;
         }
@@ -344,14 +295,15 @@ pub(crate) async fn destroy_one(
     home: &Home,
     key: &Key,
     fate: &Fate,
-    lent: &Weak<Lent>,
+    lent: &Weak<Tenure>,
 ) -> Result<DestroyOutcome> {
-    let lease = Held::take(home, key, lent, "destroy").await?;
+    let held = Held::take(home, key, lent, "destroy").await?;
+    let lease = held.lease(home, key).await?;
     let destroyed = match own_record(home, key, fate).await? {
         Some(record) => destroy_recorded(home, record, &lease).await?,
-        None => home.provider.destroy(&fate.id).await?,
+        None => within(home, key, &lease, "destroy", home.provider.destroy(&fate.id)).await?,
     };
-    lease.at_rest(true);
+    held.rests(true);
     Ok(destroyed)
 }
 
@@ -374,7 +326,7 @@ pub(crate) async fn finish_destroy(
     lease: &Lease,
 ) -> Result<(DestroyOutcome, Option<Record>)> {
     let Some(id) = &record.id else { return Ok((DestroyOutcome::AlreadyGone, Some(record))) };
-    let outcome = home.provider.destroy(id).await?;
+    let outcome = within(home, &record.key, lease, "destroy", home.provider.destroy(id)).await?;
     Ok((outcome, forget(&*home.registry, record, lease).await?))
 }
 

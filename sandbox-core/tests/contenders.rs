@@ -50,7 +50,10 @@ async fn begun(
 async fn assert_it_compares_at_last(host: &Sandboxes, provider: &FakeProvider, won: &SandboxId) {
     let mine = host.acquire("k", options()).await.unwrap();
     assert_eq!(id(&mine), *won);
-    assert_eq!(provider.alive().into_iter().map(|info| info.id).collect::<Vec<_>>(), [won.clone()]);
+    assert_eq!(
+        provider.alive().into_iter().map(|info| info.id).collect::<Vec<_>>(),
+        std::slice::from_ref(won)
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -207,7 +207,9 @@ impl Inner {
             return Ok(pruned);
         }
         let good = self.last_good(&snapshots)?;
-        let begun: BTreeSet<SnapId> = unfinished(self)?.into_iter().map(|unfinished| unfinished.id).collect();
+        // Run again, a restore asks whether what it was written over is still kept.
+        let begun: BTreeSet<SnapId> =
+            unfinished(self)?.into_iter().flat_map(|begun| [Some(begun.id), begun.over]).flatten().collect();
         for snapshot in &snapshots {
             if !doomed.contains(&snapshot.id) {
                 continue;

@@ -13,8 +13,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use sandhold_persist::{
-    BundleOptions, CaptureOptions, FAILPOINTS, GcOptions, ImportOptions, Mirror, MirrorConfig, MirrorTarget,
-    OnDirty, RepoKey, RestoreOptions, Retention, Vault, VaultConfig, VerifyOptions,
+    BundleOptions, CaptureOptions, FAILPOINTS, GcOptions, ImportOptions, KeptBecause, Mirror, MirrorConfig,
+    MirrorTarget, OnDirty, RepoKey, RestoreOptions, Retention, Vault, VaultConfig, VerifyOptions,
 };
 use support::{fsck, git, open, tree, write};
 
@@ -150,6 +150,24 @@ async fn janitor() {
     }
 }
 
+/// Restores the second snapshot over the first, until it is killed.
+#[tokio::test]
+#[ignore = "is what another test kills, in a process of its own"]
+async fn restorer() {
+    let Some(dir) = std::env::var_os("SANDHOLD_TEST_DIR") else { return };
+    let dir = Path::new(&dir);
+    let vault = open(dir).await;
+    let (work, out) = (dir.join("work"), dir.join("out"));
+    let mut ids = Vec::new();
+    for step in [3, 8] {
+        make(&work, step);
+        ids.push(vault.capture(&work, CaptureOptions::new()).await.unwrap().id);
+    }
+    for id in ids {
+        vault.restore(&id, &out, RestoreOptions::new()).await.unwrap();
+    }
+}
+
 fn spawn(dir: &Path, failpoint: &str) -> Child {
     spawn_as("victim", dir, failpoint)
 }
@@ -169,9 +187,8 @@ fn spawn_as(role: &str, dir: &Path, failpoint: &str) -> Child {
 async fn check(dir: &Path, when: &str) {
     let vault = open(dir).await;
     for begun in vault.unfinished_restores().await.unwrap() {
-        // As it was begun: what it was to overwrite may have been pruned since.
-        let options = RestoreOptions::new().with_on_dirty(OnDirty::Capture);
-        vault.restore(&begun.id, &begun.target, options).await.unwrap();
+        let again = vault.restore(&begun.id, &begun.target, RestoreOptions::new()).await;
+        again.unwrap_or_else(|failure| panic!("{when}: a restore cannot be run again: {failure:?}"));
         let again = tempfile::tempdir_in(dir).unwrap();
         vault.restore(&begun.id, again.path(), RestoreOptions::new()).await.unwrap();
         assert!(tree(&begun.target) == tree(again.path()), "{when}: a restore was not completed");
@@ -232,6 +249,27 @@ async fn a_kill_at_any_failpoint_loses_nothing_that_was_acknowledged() {
         assert!(unharmed.success(), "{failpoint}: the next process cannot go on");
         check(dir.path(), failpoint).await;
     }
+}
+
+#[tokio::test]
+async fn what_a_restore_is_written_over_is_kept_until_it_has_ended() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("work")).unwrap();
+    let died = spawn_as("restorer", dir.path(), "restore.replaced:3").wait().unwrap();
+    assert_eq!(died.signal(), Some(9), "{died:?}");
+    let vault = open(dir.path()).await;
+    let begun = vault.unfinished_restores().await.unwrap();
+    let over = begun[0].over.clone().unwrap();
+    for step in 20..23 {
+        make(&dir.path().join("work"), step);
+        vault.capture(dir.path().join("work"), CaptureOptions::new()).await.unwrap();
+    }
+    let only_one = || Retention::new().with_max_count(1);
+    let pruned = vault.prune(only_one()).await.unwrap();
+    assert!(pruned.kept.contains(&(over.clone(), KeptBecause::Restoring)), "{pruned:?}");
+    vault.gc(GcOptions::new().with_min_age(Duration::ZERO)).await.unwrap();
+    check(dir.path(), "after a collection").await;
+    assert!(vault.prune(only_one()).await.unwrap().removed.contains(&over));
 }
 
 #[tokio::test]

@@ -8,9 +8,10 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout};
 
 use super::steps::Acquisition;
-use super::{AcquireOptions, Acquired, Home, stages};
+use super::{AcquireOptions, Acquired, Home, How, OnSpecConflict, ReplaceWhenGone, stages};
 use crate::events::EventKind;
-use crate::{Attempt, Error, ErrorKind, Key, Outcome, Result, SandboxSpec};
+use crate::hooks::Hooks;
+use crate::{Attempt, Error, ErrorKind, Key, Outcome, Result};
 
 tokio::task_local! {
     /// The flights whose hooks this task runs inside: a nested acquire of the same key would wait for itself.
@@ -18,7 +19,7 @@ tokio::task_local! {
 }
 
 /// Runs a hook such that a nested acquire of its own key is recognised.
-pub(super) async fn inside<T>(home: &Arc<Home>, key: &Key, hook: impl Future<Output = T>) -> T {
+pub(crate) async fn inside<T>(home: &Arc<Home>, key: &Key, hook: impl Future<Output = T>) -> T {
     let mut flights = INSIDE.try_with(Clone::clone).unwrap_or_default();
     flights.push((address(home), key.clone()));
     INSIDE.scope(flights, hook).await
@@ -103,7 +104,7 @@ pub(super) struct Flights(Mutex<HashMap<Key, Arc<Flight>>>);
 
 #[derive(Debug)]
 struct Flight {
-    spec: SandboxSpec,
+    wish: Wish,
     stage: Arc<Stage>,
     result: watch::Sender<Option<Result<Acquired>>>,
     /// Guarded by the map's lock.
@@ -169,49 +170,124 @@ impl Drop for Landing {
     }
 }
 
+/// What one caller asks for.
+#[derive(Clone, Debug)]
+struct Wish {
+    options: Arc<AcquireOptions>,
+    hooks: Option<Arc<dyn Hooks>>,
+}
+
+impl Wish {
+    /// Says whether what another caller's flight came to is what a flight of this caller's own would come to now. If not,
+    /// it flies after it, and mostly attaches.
+    fn is_met_by(&self, flown: &Self, result: &Result<Acquired>) -> bool {
+        let (mine, its) = (&*self.options, &*flown.options);
+        match result {
+            Ok(acquired) => {
+                // What the record says is known only where the flight has compared it.
+                let has_spec = mine.on_spec_conflict == OnSpecConflict::Keep
+                    || its.on_spec_conflict != OnSpecConflict::Keep
+                        && its.spec.conflicts_with(&mine.spec).is_none();
+                let has_id =
+                    mine.provider_id.is_none() || mine.provider_id.as_ref() == acquired.sandbox.provider_id();
+                has_spec && has_id && mine.spec.lease <= its.spec.lease && self.is_set_up_by(flown)
+            }
+            // The same policies meet the same failure; what is another's alone is no answer.
+            Err(_) => {
+                let policies = |of: &AcquireOptions| {
+                    (of.replace_when_gone, of.on_spec_conflict, of.exclusion, of.provider_id.clone())
+                };
+                policies(mine) == policies(its) && its.spec.conflicts_with(&mine.spec).is_none()
+            }
+        }
+    }
+
+    /// Says whether the start hook of a flight did what this caller's would do.
+    fn is_set_up_by(&self, flown: &Self) -> bool {
+        let version = |of: &Self| of.hooks.as_ref().map_or(0, |hooks| hooks.setup_version());
+        match (&self.hooks, &flown.hooks) {
+            (None, _) => true,
+            (Some(mine), Some(its)) if Arc::ptr_eq(mine, its) => true,
+            (Some(mine), _) => !mine.runs_on_every_start() && version(self) <= version(flown),
+        }
+    }
+
+    /// The error of a caller that wanted no new sandbox in the place of one that is gone, where the flight made one.
+    fn refusal(&self, flown: &Self, key: &Key, acquired: &Acquired) -> Option<Error> {
+        let replaces = |of: &Self| of.options.replace_when_gone == ReplaceWhenGone::Create;
+        match &acquired.facts.how {
+            How::Replaced { old } if replaces(flown) && !replaces(self) => Some(
+                Error::new(
+                    ErrorKind::Gone,
+                    "the sandbox of this key is gone, and another caller has replaced it",
+                )
+                .at("", "acquire")
+                .with_context("key", key)
+                .with_context("id", old),
+            ),
+            _ => None,
+        }
+    }
+}
+
 pub(super) async fn acquire(home: Arc<Home>, key: Key, options: AcquireOptions) -> Result<Acquired> {
     refuse_inside(&home, &key, "acquire")?;
     let deadline = options.deadline;
     let started = Instant::now();
-    let (waiter, joined) = board(&home, &key, options)?;
-    let mut result = waiter.flight.result.subscribe();
-    let landed = timeout(deadline.saturating_sub(started.elapsed()), result.wait_for(Option::is_some)).await;
-    match landed {
-        Ok(Ok(result)) => result
-            .clone()
-            .unwrap_or_else(|| Err(waiter.flight.stage.timed_out(&key, deadline)))
-            .map(|mut acquired| {
-                acquired.facts.joined = joined;
-                acquired
-            }),
-        // The sender lives in the flight, which this waiter holds.
-        Ok(Err(_)) | Err(_) => Err(waiter.flight.stage.timed_out(&key, deadline)),
+    let hooks = options.hooks.clone().or_else(|| home.hooks.clone());
+    let wish = Wish { options: Arc::new(options), hooks };
+    loop {
+        let (waiter, joined) = board(&home, &key, &wish)?;
+        let flight = &waiter.flight;
+        let mut result = flight.result.subscribe();
+        let landed =
+            timeout(deadline.saturating_sub(started.elapsed()), result.wait_for(Option::is_some)).await;
+        let result = match landed {
+            Ok(Ok(result)) => result.clone(),
+            // The sender lives in the flight, which this waiter holds.
+            Ok(Err(_)) | Err(_) => None,
+        };
+        let Some(result) = result else { return Err(flight.stage.timed_out(&key, deadline)) };
+        if joined && !wish.is_met_by(&flight.wish, &result) {
+            continue;
+        }
+        let mut acquired = result?;
+        if let Some(refusal) = wish.refusal(&flight.wish, &key, &acquired) {
+            return Err(refusal);
+        }
+        // Of its own: what one caller does to its value is nothing to the others.
+        acquired.sandbox = acquired.sandbox.value_for(&wish.options, wish.hooks);
+        acquired.facts.joined = joined;
+        return Ok(acquired);
     }
 }
 
 /// Joins the flight of this key or begins one.
-fn board(home: &Arc<Home>, key: &Key, options: AcquireOptions) -> Result<(Waiter, bool)> {
+fn board(home: &Arc<Home>, key: &Key, wish: &Wish) -> Result<(Waiter, bool)> {
     let mut flights = home.flights.lock();
     let (flight, joined) = match flights.get(key) {
         Some(flight) => {
-            if let Some(field) = flight.spec.conflicts_with(&options.spec) {
+            let refuses = |of: &Wish| of.options.on_spec_conflict == OnSpecConflict::Error;
+            if let Some(field) = flight.wish.options.spec.conflicts_with(&wish.options.spec)
+                && refuses(wish)
+                && refuses(&flight.wish)
+            {
                 let error = spec_conflict(key, field);
-                let hooks = options.hooks.as_ref().or(home.hooks.as_ref());
-                home.tell(hooks, key, None, EventKind::Conflict { reason: error.reason() });
+                home.tell(wish.hooks.as_ref(), key, None, EventKind::Conflict { reason: error.reason() });
                 return Err(error);
             }
             (Arc::clone(flight), true)
         }
         None => {
             let flight = Arc::new(Flight {
-                spec: options.spec.clone(),
+                wish: wish.clone(),
                 stage: Arc::default(),
                 result: watch::Sender::new(None),
                 waiters: Mutex::new(0),
                 abandoned: Notify::new(),
             });
             flights.insert(key.clone(), Arc::clone(&flight));
-            tokio::spawn(fly(Arc::clone(home), key.clone(), options, Arc::clone(&flight)));
+            tokio::spawn(fly(Arc::clone(home), key.clone(), Arc::clone(&flight)));
             (flight, false)
         }
     };
@@ -219,15 +295,16 @@ fn board(home: &Arc<Home>, key: &Key, options: AcquireOptions) -> Result<(Waiter
     Ok((Waiter { home: Arc::clone(home), key: key.clone(), flight }, joined))
 }
 
-async fn fly(home: Arc<Home>, key: Key, options: AcquireOptions, flight: Arc<Flight>) {
+async fn fly(home: Arc<Home>, key: Key, flight: Arc<Flight>) {
     let landing = Landing { home: Arc::clone(&home), key: key.clone(), flight: Arc::clone(&flight) };
-    let hooks = options.hooks.clone().or_else(|| home.hooks.clone());
+    let Wish { options, hooks } = flight.wish.clone();
     let acquisition = Acquisition {
         home: Arc::clone(&home),
         key: key.clone(),
-        options: Arc::new(options),
+        options,
         stage: Arc::clone(&flight.stage),
         hooks: hooks.clone(),
+        resumed: Arc::default(),
     };
     home.tell(hooks.as_ref(), &key, None, EventKind::Starting);
     let result = tokio::select! {

@@ -21,7 +21,7 @@ pub use options::{
 };
 
 pub(crate) use self::contend::senior;
-pub(crate) use self::flight::{Stage, refuse_inside};
+pub(crate) use self::flight::{Stage, inside, refuse_inside};
 pub(crate) use self::home::Home;
 pub(crate) use self::settle::{Absence, settle};
 use crate::events::Events;

@@ -4,9 +4,10 @@ use super::Acquired;
 use super::steps::{Acquisition, Look};
 use crate::events::EventKind;
 use crate::hooks::bounded;
-use crate::lifecycle::{Lent, finish_destroy};
+use crate::lifecycle::finish_destroy;
 use crate::registry::{Lease, Phase, Record};
 use crate::sandbox::Sandbox;
+use crate::tenure::Tenure;
 use crate::{DestroyOutcome, ErrorKind, Outcome, Result};
 
 impl Acquisition {
@@ -34,16 +35,18 @@ impl Acquisition {
     /// Runs what is to run before a destroy, in a sandbox that is there; returns its record as the hooks have left it.
     ///
     /// A persist hook that fails keeps the sandbox. A destroy hook that fails keeps nothing from ending.
-    async fn take_leave(&self, record: Record, lease: Lease) -> Result<(Option<Record>, Lease)> {
+    async fn take_leave(&self, mut record: Record, lease: Lease) -> Result<(Option<Record>, Lease)> {
         let has_hooks = self.home.persist.is_some() || self.hooks.is_some();
         let Some(id) = record.id.clone().filter(|_| has_hooks) else { return Ok((Some(record), lease)) };
         let Look::Here(info) = self.look(&id, Some(&record)).await? else { return Ok((Some(record), lease)) };
         self.check_owner(&info, Some(&record))?;
-        let Some(connection) = self.connect(&info).await? else { return Ok((Some(record), lease)) };
+        let Some(connection) = self.reach(&mut record, &info, &lease).await? else {
+            return Ok((Some(record), lease));
+        };
         let (sandbox, _) =
             Sandbox::acquired(&self.home, &record, connection.handle, &self.options, self.hooks.clone());
-        let lent = Lent::new(lease);
-        let hooks_own = sandbox.within_flight(&lent);
+        let tenure = Tenure::new(lease);
+        let hooks_own = sandbox.within_flight(&tenure);
         let leave = async {
             if let Some(memory) = connection.resumed {
                 hooks_own.after_resume(memory).await?;
@@ -60,12 +63,12 @@ impl Acquisition {
             }
             Ok(())
         };
-        let ran = self.run_hooks(&hooks_own, &lent, leave).await;
-        let Some(lease) = lent.take_back().await else {
+        let ran = self.run_hooks(&hooks_own, &tenure, leave).await;
+        let Some(lease) = tenure.end().await else {
             return Err(self.error(ErrorKind::Unexpected, "the lease of the acquire was lost"));
         };
         ran.map_err(|error| error.with_outcome(Outcome::NotStarted))?;
-        let record = if lent.was_used() { self.home.load(&self.key).await? } else { Some(record) };
+        let record = if tenure.was_used() { self.home.load(&self.key).await? } else { Some(record) };
         Ok((record, lease))
     }
 }

@@ -51,13 +51,7 @@ impl Acquisition {
 
     /// Takes care of a create from its sending on.
     pub(super) fn open(&self, record: &Record, sent_at: Instant) -> Open {
-        let background = Self {
-            home: Arc::clone(&self.home),
-            key: self.key.clone(),
-            options: Arc::clone(&self.options),
-            stage: Arc::default(),
-            hooks: None,
-        };
+        let background = Self { stage: Arc::default(), ..self.clone() };
         Open(Some((background, record.clone(), sent_at)))
     }
 

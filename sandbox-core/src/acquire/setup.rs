@@ -1,21 +1,21 @@
 //! Setup: restore, the start hook under its deadline and a renewed lease, and the mark that it is done.
 
-use bytes::Bytes;
-use serde::{Deserialize, Serialize};
-use tokio::time::Instant;
-
 use super::flight::inside;
 use super::steps::{Acquisition, Found};
 use super::{AcquireOutcome, Acquired, Facts, How, OnSetupFailure, SetupState};
 use crate::events::EventKind;
 use crate::hooks::{RestoreReason, Start, bounded};
-use crate::lifecycle::Lent;
-use crate::registry::{Lease, Record};
+use crate::lifecycle::usual_memory;
+use crate::registry::{Lease, Phase, Record};
 use crate::sandbox::Sandbox;
 use crate::stream::ByteStream;
+use crate::tenure::Tenure;
 use crate::{
-    Connection, Error, ErrorKind, FileOptions, Generation, ReadOptions, Result, SandboxHandle, WriteOptions,
+    Connection, Error, ErrorKind, FileOptions, Generation, Memory, Outcome, ReadOptions, Result,
+    SandboxHandle, SandboxId, SandboxInfo, SandboxState, WriteOptions,
 };
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 
 /// Where the mark of a completed setup is kept inside a sandbox, for hosts that have no record of it.
 const MARK: &str = "/var/lib/sandhold/setup.json";
@@ -94,6 +94,47 @@ impl Acquisition {
         sandbox
     }
 
+    /// Connects under the lease. What rests is resumed: that is written down first, so that its resume hook runs whatever
+    /// comes, and this host's other values wait for the hook.
+    pub(super) async fn reach(
+        &self,
+        record: &mut Record,
+        info: &SandboxInfo,
+        lease: &Lease,
+    ) -> Result<Option<Connection>> {
+        if info.state == SandboxState::Running {
+            return self.connect(info).await;
+        }
+        let fate = self.home.fates.of(&self.key).filter(|fate| fate.id == info.id);
+        let mut closed = match &fate {
+            Some(fate) => Some(fate.close().await),
+            None => None,
+        };
+        record.enter(Phase::Resuming);
+        *record = self.home.registry.store(record.clone(), lease).await?;
+        let owed = usual_memory(&self.home);
+        // Before the call: its caller may leave in the middle of it.
+        let before = closed.as_mut().and_then(|resumes| resumes.hook_due.replace(owed));
+        let connected = self.connect(info).await;
+        if let Some(resumes) = &mut closed {
+            resumes.hook_due = match &connected {
+                Ok(Some(connection)) => connection.resumed.or(Some(owed)),
+                Ok(None) => None,
+                Err(error) if error.outcome() == Outcome::NotStarted => before,
+                Err(_) => Some(owed),
+            };
+        }
+        connected
+    }
+
+    /// Keeps in mind that the sandbox was resumed before the lease is taken; this host's other values wait for the hook.
+    pub(super) async fn note_resume(&self, id: &SandboxId, memory: Memory) {
+        self.resumed.get_or_init(|| memory);
+        if let Some(fate) = self.home.fates.of(&self.key).filter(|fate| fate.id == *id) {
+            fate.close().await.hook_due = Some(memory);
+        }
+    }
+
     pub(super) async fn set_up(&self, found: Found, lease: Lease) -> Result<Acquired> {
         let Found { mut record, connection, how, duplicates } = found;
         let wanted = self.wanted_setup();
@@ -103,34 +144,41 @@ impl Acquisition {
         };
         let done = record.setup_done.filter(|done| *done >= wanted);
         let setup = if done.is_some() { SetupState::Done } else { SetupState::Needed };
-        let resumed = connection.resumed;
+        // Adopted, it may have been paused meanwhile; else the record says that a resume is to be seen to its end.
+        let resumed = connection
+            .resumed
+            .or_else(|| (record.phase == Phase::Resuming).then(|| usual_memory(&self.home)));
         let sandbox = self.sandbox(&record, connection, &how);
         // Given up with this flight, whoever keeps the hook's value.
-        let lent = Lent::new(lease);
-        let hooks_own = sandbox.within_flight(&lent);
+        let tenure = Tenure::new(lease);
+        let hooks_own = sandbox.within_flight(&tenure);
         let mut facts = Facts { how, setup, joined: false, restored: None, duplicates };
         if let Some(memory) = resumed {
             self.stage.enter("on_resume");
-            self.run_hooks(&hooks_own, &lent, hooks_own.after_resume(memory)).await?;
+            self.run_hooks(&hooks_own, &tenure, hooks_own.after_resume(memory)).await?;
+            if record.phase != Phase::Ready {
+                record.enter(Phase::Ready);
+                record = tenure.store(&self.home, record).await?;
+            }
         }
         let every_time = self.hooks.as_ref().is_some_and(|hooks| hooks.runs_on_every_start());
         let ran = if setup == SetupState::Needed || every_time {
             let hooks = self.start_hooks(&hooks_own, outcome, &mut facts);
-            self.run_hooks(&hooks_own, &lent, hooks).await
+            self.run_hooks(&hooks_own, &tenure, hooks).await
         } else {
             Ok(())
         };
-        let Some(lease) = lent.take_back().await else {
+        let Some(lease) = tenure.end().await else {
             return Err(self.error(ErrorKind::Unexpected, "the lease of the acquire was lost"));
         };
-        if lent.is_at_rest() {
+        if tenure.is_at_rest() {
             // There is nothing to hand out. What the hook did stands, also when it failed afterwards.
             return Err(ran.err().unwrap_or_else(|| {
                 self.error(ErrorKind::Cancelled, "a hook of the acquire stopped or destroyed the sandbox")
                     .with_reason("ended_by_hook")
             }));
         }
-        if lent.was_used()
+        if tenure.was_used()
             && let Some(stored) = self.home.load(&self.key).await?
         {
             record = stored;
@@ -140,14 +188,17 @@ impl Acquisition {
         }
         if setup == SetupState::Needed || outcome == AcquireOutcome::Created {
             self.stage.enter("setup mark");
+            let tenure = Tenure::new(lease);
             if setup == SetupState::Needed
                 && let Some(handle) = sandbox.handle()
             {
-                write_mark(&*handle, wanted, &record.generation).await?;
+                // The mark counts where the record is missing: it too is written by nobody but the holder.
+                let mark = write_mark(&*handle, wanted, &record.generation);
+                tenure.keep(&self.home, &self.key, mark).await?;
             }
             // Nobody is told that it was created before this is written, and somebody is told after.
             record.setup_done = done.or(Some(wanted));
-            self.home.registry.store(record, &lease).await?;
+            tenure.store(&self.home, record).await?;
         }
         Ok(Acquired::new(sandbox, outcome, facts))
     }
@@ -178,31 +229,20 @@ impl Acquisition {
         Ok(())
     }
 
-    /// Runs hooks while the lease is renewed. A lost lease cancels them.
+    /// Runs hooks under the lease. Whoever keeps their value after the lease is lost can do nothing more through it.
     pub(super) async fn run_hooks(
         &self,
         sandbox: &Sandbox,
-        lent: &Lent,
+        tenure: &Tenure,
         hooks: impl Future<Output = Result<()>>,
     ) -> Result<()> {
-        let ttl = self.home.record_lease;
-        let renewal = async {
-            loop {
-                tokio::time::sleep_until(Instant::now() + ttl / 3).await;
-                if let Err(error) = lent.renew(&self.home, &self.key, ttl).await
-                    && error.kind() == ErrorKind::Stale
-                {
-                    return error;
-                }
-            }
-        };
-        tokio::select! {
-            ran = inside(&self.home, &self.key, hooks) => ran,
-            lost = renewal => {
-                sandbox.mark_stale();
-                Err(lost)
-            }
+        // On the heap: hooks may be large, and call what is.
+        let hooks = Box::pin(inside(&self.home, &self.key, hooks));
+        let ran = tenure.keep(&self.home, &self.key, hooks).await;
+        if ran.as_ref().is_err_and(Lease::is_lost) {
+            sandbox.mark_stale();
         }
+        ran
     }
 
     async fn setup_failed(
@@ -215,7 +255,7 @@ impl Acquisition {
     ) -> Error {
         let destroy = self.options.on_setup_failure == OnSetupFailure::Destroy
             && outcome == AcquireOutcome::Created
-            && error.reason() != Some("lease_lost");
+            && !Lease::is_lost(&error);
         if !destroy {
             return error;
         }

@@ -1,6 +1,6 @@
 //! The decisions of one acquisition, in the order of the contract: record, preferred id, discovery, create, setup.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::contend::CONTENDED;
 use super::flight::{Stage, spec_conflict};
@@ -9,7 +9,7 @@ use super::setup::read_mark;
 use super::{AcquireOptions, Acquired, How, OnSpecConflict, ReplaceWhenGone};
 use crate::events::EventKind;
 use crate::hooks::Hooks;
-use crate::lifecycle::finish_destroy;
+use crate::lifecycle::{finish_destroy, owes_a_hook, usual_memory};
 use crate::registry::{Lease, Phase, Record};
 use crate::{
     ConnectOptions, Connection, Error, ErrorKind, Generation, Key, Memory, Result, SandboxId, SandboxInfo,
@@ -17,12 +17,15 @@ use crate::{
 };
 
 /// One flight's work.
+#[derive(Clone)]
 pub(super) struct Acquisition {
     pub(super) home: Arc<Home>,
     pub(super) key: Key,
     pub(super) options: Arc<AcquireOptions>,
     pub(super) stage: Arc<Stage>,
     pub(super) hooks: Option<Arc<dyn Hooks>>,
+    /// What the sandbox kept where it was resumed before the lease was taken.
+    pub(super) resumed: Arc<OnceLock<Memory>>,
 }
 
 /// A sandbox in hand, before its setup.
@@ -54,12 +57,8 @@ impl Acquisition {
 
     /// Acquires at the provider that the record names.
     pub(super) async fn run(self) -> Result<Acquired> {
-        let Self { home, key, options, stage, hooks } = &self;
-        home.routed(key, |home| {
-            let (key, options, stage, hooks) = (key.clone(), options.clone(), stage.clone(), hooks.clone());
-            Self { home, key, options, stage, hooks }.run_here()
-        })
-        .await
+        let home = Arc::clone(&self.home);
+        home.routed(&self.key, |home| Self { home, ..self.clone() }.run_here()).await
     }
 
     async fn run_here(self) -> Result<Acquired> {
@@ -114,8 +113,13 @@ impl Acquisition {
         }
         self.stage.enter("connect");
         match self.connect(&info).await? {
+            // It was paused meanwhile: the hook of that resume runs under the lease.
+            Some(Connection { resumed: Some(memory), .. }) => {
+                self.note_resume(&id, memory).await;
+                Ok(None)
+            }
             Some(connection) => {
-                let how = how_connected(connection.resumed);
+                let how = How::Attached;
                 let found = Found { record, connection, how, duplicates: Vec::new() };
                 Ok(Some(self.without_setup(found)))
             }
@@ -169,14 +173,14 @@ impl Acquisition {
     }
 
     /// The preferred id: the caller's, else the record's.
-    pub(super) async fn by_id(&self, record: Option<Record>, lease: Lease) -> Result<Acquired> {
+    pub(super) async fn by_id(&self, mut record: Option<Record>, lease: Lease) -> Result<Acquired> {
         let known = record.as_ref().and_then(|record| record.id.clone());
         let gone = match self.options.provider_id.clone().or(known) {
             Some(id) => {
                 self.stage.enter("find");
                 if let Look::Here(info) = self.look(&id, record.as_ref()).await? {
                     self.check_owner(&info, record.as_ref())?;
-                    let (present, is_known) = match &record {
+                    let (mut present, is_known) = match &record {
                         Some(record) if record.id.is_some() => (record.clone(), true),
                         other => (self.record_of(&info, other.as_ref())?, false),
                     };
@@ -184,9 +188,10 @@ impl Acquisition {
                         return self.replace(present, lease).await;
                     }
                     self.stage.enter("connect");
-                    if let Some(connection) = self.connect(&info).await? {
+                    if let Some(connection) = self.reach(&mut present, &info, &lease).await? {
                         return self.attached(present, connection, Vec::new(), is_known, lease).await;
                     }
+                    record = (present.version > 0).then_some(present);
                 }
                 Some(id)
             }
@@ -314,7 +319,7 @@ impl Acquisition {
     pub(super) async fn attached(
         &self,
         mut record: Record,
-        connection: Connection,
+        mut connection: Connection,
         duplicates: Vec<SandboxId>,
         is_known: bool,
         lease: Lease,
@@ -325,9 +330,15 @@ impl Acquisition {
             record.setup_done = read_mark(&*connection.handle, &record.generation).await?;
             was_handed_out = record.setup_done.is_some() && !(is_known && self.home.spans_hosts());
         }
-        let how = if was_handed_out { how_connected(connection.resumed) } else { How::Unfinished };
-        if record.phase != Phase::Ready {
-            record.enter(Phase::Ready);
+        connection.resumed = connection.resumed.or(self.resumed.get().copied());
+        // It runs, and nobody has said that the hook of its last resume ended well.
+        let owed = owes_a_hook(record.phase).then(|| usual_memory(&self.home));
+        let resumed = connection.resumed.or(owed);
+        let how = if was_handed_out { how_connected(resumed) } else { How::Unfinished };
+        // What was resumed is ready once its hook has ended well.
+        let phase = if resumed.is_some() { Phase::Resuming } else { Phase::Ready };
+        if record.phase != phase {
+            record.enter(phase);
             record = self.home.registry.store(record, &lease).await?;
         }
         self.set_up(Found { record, connection, how, duplicates }, lease).await

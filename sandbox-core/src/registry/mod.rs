@@ -221,6 +221,9 @@ impl Record {
     }
 }
 
+/// The reason of the error of a holder that was overtaken.
+const REASON_LEASE_LOST: &str = "lease_lost";
+
 /// The right to change one record, held by one contender at a time.
 ///
 /// Dropping it gives the right back, at once where the store can and after its expiry otherwise.
@@ -243,9 +246,14 @@ impl Lease {
     #[must_use]
     pub fn lost(owner: &Owner, key: &Key) -> Error {
         Error::new(ErrorKind::Stale, "another contender has taken the lease of this key over")
-            .with_reason("lease_lost")
+            .with_reason(REASON_LEASE_LOST)
             .with_context("owner", owner)
             .with_context("key", key)
+    }
+
+    /// Says whether an error is the one of such a holder.
+    pub(crate) fn is_lost(error: &Error) -> bool {
+        error.kind() == ErrorKind::Stale && error.reason() == Some(REASON_LEASE_LOST)
     }
 
     /// Returns what the registry put in.

@@ -3,8 +3,8 @@
 use async_trait::async_trait;
 
 use super::resume::is_paused;
-use super::{Life, NO_ID, REASON_UNSTARTED, Sandbox, not_sent};
-use crate::fate::End;
+use super::{NO_ID, REASON_UNSTARTED, Sandbox, not_sent};
+use crate::fate::{End, Fate};
 use crate::files::{
     Download, EntryInfo, FileOptions, ListOptions, ReadOptions, WatchEvent, WatchOptions, WriteOptions,
 };
@@ -20,21 +20,21 @@ macro_rules! guarded {
     ($sandbox:ident, $handle:ident => $call:expr) => {{
         let mut is_second = false;
         loop {
-            let life = $sandbox.live().await.map_err(not_sent)?;
+            let fate = $sandbox.live().await.map_err(not_sent)?;
             let answer = async {
-                let epoch = $sandbox.epoch(&life).await.map_err(not_sent)?;
-                let $handle = life.handle();
+                let epoch = $sandbox.epoch(&fate).await.map_err(not_sent)?;
+                let $handle = fate.handle();
                 match $call.await {
                     Err(error) if is_paused(&error) && !$sandbox.within_transition => {
-                        $sandbox.resume_after(&life, epoch).await.map_err(not_sent)?;
-                        let $handle = life.handle();
-                        $sandbox.seen(&life, $call.await)
+                        $sandbox.resume_after(&fate, epoch).await.map_err(not_sent)?;
+                        let $handle = fate.handle();
+                        $sandbox.seen(&fate, $call.await).await
                     }
-                    answer => $sandbox.seen(&life, answer),
+                    answer => $sandbox.seen(&fate, answer).await,
                 }
             };
             match answer.await {
-                Err(error) if !is_second && $sandbox.goes_on(&life, &error) => is_second = true,
+                Err(error) if !is_second && $sandbox.goes_on(&fate, &error) => is_second = true,
                 answer => break answer,
             }
         }
@@ -43,9 +43,9 @@ macro_rules! guarded {
 
 impl Sandbox {
     /// Whether a call may be sent to the key's next sandbox.
-    fn goes_on(&self, life: &Life, error: &Error) -> bool {
+    fn goes_on(&self, fate: &Fate, error: &Error) -> bool {
         error.outcome() == Outcome::NotStarted
-            && matches!(life.fate.end(), Some(End::Gone | End::Replaced))
+            && matches!(fate.end(), Some(End::Gone | End::Replaced))
             && self.follows()
     }
 }
@@ -68,8 +68,8 @@ impl SandboxHandle for Sandbox {
 
     /// Never acquires: without a sandbox of its own, the value tells of the one that its key has.
     async fn info(&self) -> Result<SandboxInfo> {
-        if let Some(life) = self.usable()? {
-            return self.seen(&life, life.handle().info().await);
+        if let Some(fate) = self.usable()? {
+            return self.seen(&fate, fate.handle().info().await).await;
         }
         self.shared.home.find(&self.shared.key).await?.ok_or_else(|| {
             Error::new(ErrorKind::InvalidState, "the key has no sandbox; the first call on it makes one")

@@ -9,13 +9,13 @@ use std::fmt;
 use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
-use self::resume::Resumes;
 use crate::acquire::{self, AcquireOptions, Home, OnGone};
 use crate::events::EventKind;
 use crate::fate::{End, Fate};
 use crate::hooks::Hooks;
-use crate::lifecycle::Lent;
+use crate::lifecycle;
 use crate::registry::Record;
+use crate::tenure::Tenure;
 use crate::{Error, ErrorKind, Generation, Key, Outcome, Owner, Result, SandboxHandle, SandboxId};
 
 /// The reason of the [`ErrorKind::InvalidState`] that a handle answers while its sandbox is paused; nothing was sent.
@@ -38,7 +38,7 @@ pub struct Sandbox {
     /// Set for the value that a hook of a pause or resume gets: its calls do not wait for that very transition.
     within_transition: bool,
     /// Set for the value that a hook of a flight gets: it changes the sandbox under the lease of that flight.
-    lent: Weak<Lent>,
+    lent: Weak<Tenure>,
 }
 
 struct Shared {
@@ -47,21 +47,12 @@ struct Shared {
     options: Arc<AcquireOptions>,
     hooks: Option<Arc<dyn Hooks>>,
     names: Names,
-    life: RwLock<Option<Arc<Life>>>,
+    /// The sandbox that this value has, or had.
+    fate: RwLock<Option<Arc<Fate>>>,
     /// Held while this value acquires.
     starting: tokio::sync::Mutex<()>,
     /// The end of this value, whatever becomes of the sandbox.
     end: Mutex<Option<End>>,
-}
-
-/// A sandbox that this value has, or had.
-struct Life {
-    /// The host of the provider where it is.
-    home: Arc<Home>,
-    fate: Arc<Fate>,
-    handle: RwLock<Arc<dyn SandboxHandle>>,
-    /// Held while a pause or resume is under way.
-    resumes: tokio::sync::Mutex<Resumes>,
 }
 
 /// Every sandbox that this value has had; the last is the present one. They stay where they are, so that they can be
@@ -106,12 +97,6 @@ impl Drop for Names {
         while let Some(mut name) = next {
             next = name.next.0.take();
         }
-    }
-}
-
-impl Life {
-    fn handle(&self) -> Arc<dyn SandboxHandle> {
-        Arc::clone(&self.handle.read().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -182,7 +167,7 @@ impl Sandbox {
             options,
             hooks,
             names: Names::default(),
-            life: RwLock::new(None),
+            fate: RwLock::new(None),
             starting: tokio::sync::Mutex::default(),
             end: Mutex::new(None),
         });
@@ -198,18 +183,23 @@ impl Sandbox {
         hooks: Option<Arc<dyn Hooks>>,
     ) -> (Self, Option<SandboxId>) {
         let sandbox = Self::unstarted(home, record.key.clone(), Arc::clone(options), hooks);
-        let (fate, before) = home.fates.enter(&record.key, handle.id(), &record.generation);
-        sandbox.begin(Arc::new(Life {
-            home: Arc::clone(home),
-            fate,
-            handle: RwLock::new(handle),
-            resumes: tokio::sync::Mutex::default(),
-        }));
+        let (fate, before) = home.fates.enter(home, &record.key, handle, &record.generation);
+        sandbox.begin(fate);
         (sandbox, before)
     }
 
+    /// Another value of the same sandbox, with the options and hooks of the caller that it is for.
+    pub(crate) fn value_for(&self, options: &Arc<AcquireOptions>, hooks: Option<Arc<dyn Hooks>>) -> Self {
+        let Shared { home, key, .. } = &*self.shared;
+        let value = Self::unstarted(home, key.clone(), Arc::clone(options), hooks);
+        if let Some(fate) = self.fate() {
+            value.begin(fate);
+        }
+        value
+    }
+
     /// The value for the hooks of a flight, which carries its lease as long as the flight lends it.
-    pub(crate) fn within_flight(&self, lent: &Arc<Lent>) -> Self {
+    pub(crate) fn within_flight(&self, lent: &Arc<Tenure>) -> Self {
         Self { lent: Arc::downgrade(lent), ..self.clone() }
     }
 
@@ -261,18 +251,18 @@ impl Sandbox {
         Ok(Self::unstarted(&self.shared.home, key, Arc::new(copied), hooks))
     }
 
-    fn life(&self) -> Option<Arc<Life>> {
-        self.shared.life.read().unwrap_or_else(PoisonError::into_inner).clone()
+    fn fate(&self) -> Option<Arc<Fate>> {
+        self.shared.fate.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn begin(&self, life: Arc<Life>) {
-        self.shared.names.push(&life.fate);
-        *self.shared.life.write().unwrap_or_else(PoisonError::into_inner) = Some(life);
+    fn begin(&self, fate: Arc<Fate>) {
+        self.shared.names.push(&fate);
+        *self.shared.fate.write().unwrap_or_else(PoisonError::into_inner) = Some(fate);
     }
 
     /// The provider's handle, without the guard; `None` before the start.
     pub(crate) fn handle(&self) -> Option<Arc<dyn SandboxHandle>> {
-        self.life().map(|life| life.handle())
+        self.fate().map(|fate| fate.handle())
     }
 
     /// Whether this value goes on with the key's next sandbox when it has lost its own.
@@ -283,13 +273,13 @@ impl Sandbox {
     }
 
     /// The guard before a call: the sandbox to send it to, or `None` where one is to be acquired first.
-    fn usable(&self) -> Result<Option<Arc<Life>>> {
+    fn usable(&self) -> Result<Option<Arc<Fate>>> {
         if let Some(end) = *self.shared.end.lock().unwrap_or_else(PoisonError::into_inner) {
             return Err(self.refused(end));
         }
-        let Some(life) = self.life() else { return Ok(None) };
-        match life.fate.end() {
-            None => Ok(Some(life)),
+        let Some(fate) = self.fate() else { return Ok(None) };
+        match fate.end() {
+            None => Ok(Some(fate)),
             Some(End::Gone | End::Replaced) if self.follows() => Ok(None),
             Some(end) => Err(self.refused(end)),
         }
@@ -304,27 +294,31 @@ impl Sandbox {
     }
 
     /// The sandbox to send a call to, acquired first where this value has none: once for all its callers.
-    async fn live(&self) -> Result<Arc<Life>> {
-        if let Some(life) = self.usable()? {
-            return Ok(life);
+    async fn live(&self) -> Result<Arc<Fate>> {
+        if let Some(fate) = self.usable()? {
+            return Ok(fate);
         }
         let Shared { home, key, .. } = &*self.shared;
         acquire::refuse_inside(home, key, "call")?;
         let _starting = self.shared.starting.lock().await;
-        if let Some(life) = self.usable()? {
-            return Ok(life);
+        if let Some(fate) = self.usable()? {
+            return Ok(fate);
         }
         let mut options = (*self.shared.options).clone();
-        if self.life().is_some() {
+        if self.fate().is_some() {
             // It is gone; what the key has now is found by the key.
             options.provider_id = None;
         }
         let acquired = home.acquire(key.clone(), options).await?;
-        let life = acquired.sandbox.life().ok_or_else(|| {
+        let fate = acquired.sandbox.fate().ok_or_else(|| {
             Error::new(ErrorKind::Unexpected, "the acquire returned no sandbox").at("", "acquire")
         })?;
-        self.begin(Arc::clone(&life));
-        Ok(life)
+        self.begin(Arc::clone(&fate));
+        // Meanwhile it may have been let go of, or its sandbox may have ended.
+        match self.usable()? {
+            Some(fate) => Ok(fate),
+            None => Err(self.refused(fate.end().unwrap_or(End::Gone))),
+        }
     }
 
     pub(crate) fn mark_stale(&self) {
@@ -333,8 +327,8 @@ impl Sandbox {
 
     /// Says that it was destroyed under a flight, and tells of it.
     pub(crate) fn mark_destroyed(&self) {
-        if let Some(life) = self.life()
-            && life.fate.finish(End::Destroyed)
+        if let Some(fate) = self.fate()
+            && fate.finish(End::Destroyed)
         {
             self.tell(EventKind::Destroyed);
         }
@@ -349,25 +343,38 @@ impl Sandbox {
         home.tell(hooks.as_ref(), key, self.provider_id(), kind);
     }
 
-    /// The guard after a call: *gone* is remembered, and told of once.
-    fn seen<T>(&self, life: &Life, result: Result<T>) -> Result<T> {
+    /// The guard after a call: *gone* is remembered, and told of once. Where the key has another sandbox by now, this value
+    /// is stale.
+    async fn seen<T>(&self, fate: &Fate, result: Result<T>) -> Result<T> {
         let Err(error) = result else { return result };
         if error.kind() == ErrorKind::Gone {
-            if life.fate.finish(End::Gone) {
+            if fate.end().is_some() {
+                return Err(error);
+            }
+            let own = Box::pin(lifecycle::own_record(&fate.home, &self.shared.key, fate)).await;
+            let stale = own.err().filter(is_replaced);
+            if fate.finish(if stale.is_some() { End::Replaced } else { End::Gone }) {
                 self.tell(EventKind::Gone);
             }
+            return Err(match stale {
+                Some(stale) => stale.with_outcome(error.outcome()).with_source(error),
+                None => error,
+            });
+        }
+        if is_replaced(&error) {
+            fate.finish(End::Replaced);
             return Err(error);
         }
-        if error.kind() == ErrorKind::Stale && error.reason() == Some(crate::REASON_REPLACED) {
-            life.fate.finish(End::Replaced);
-            return Err(error);
-        }
-        match life.fate.end() {
+        match fate.end() {
             // A call that was cut by our own destroy is no riddle.
             Some(End::Destroyed) if cut_off(&error) => Err(self.refused(End::Destroyed).with_source(error)),
             _ => Err(error),
         }
     }
+}
+
+pub(super) fn is_replaced(error: &Error) -> bool {
+    error.kind() == ErrorKind::Stale && error.reason() == Some(crate::REASON_REPLACED)
 }
 
 fn cut_off(error: &Error) -> bool {
@@ -390,7 +397,7 @@ impl fmt::Debug for Sandbox {
         f.debug_struct("Sandbox")
             .field("key", &self.shared.key)
             .field("id", &self.provider_id())
-            .field("end", &self.life().and_then(|life| life.fate.end()))
+            .field("end", &self.fate().and_then(|fate| fate.end()))
             .finish_non_exhaustive()
     }
 }

@@ -1,25 +1,23 @@
-//! Resumes: one for all callers, the hook that follows it, and the files that it refreshes.
-
-use std::sync::PoisonError;
+//! Resumes: one for all values of a sandbox in this host, the hook that follows it, and the files that it refreshes.
 
 use bytes::Bytes;
+use tokio::sync::MutexGuard;
+use tokio::time::timeout;
 
-use super::{Life, REASON_PAUSED, Sandbox};
+use super::{REASON_PAUSED, Sandbox};
+use crate::acquire::inside;
 use crate::events::EventKind;
+use crate::fate::{Fate, Resumes};
 use crate::files::{FileOptions, WriteOptions};
 use crate::hooks::{Hooks, bounded};
 use crate::lifecycle;
 use crate::process::ProcessSpec;
+use crate::registry::Phase;
 use crate::stream::ByteStream;
-use crate::{Error, ErrorKind, Memory, Outcome, Result, SandboxHandle, SandboxHandleExt as _};
-
-/// The resumes of one sandbox.
-#[derive(Debug, Default)]
-pub(super) struct Resumes {
-    pub(super) done: u64,
-    /// The provider has resumed it, and the hook has not ended well since: nothing is let through before it has.
-    pub(super) hook_due: Option<Memory>,
-}
+use crate::tenure::Held;
+use crate::{
+    ConnectOptions, Error, ErrorKind, Memory, Outcome, Result, SandboxHandle, SandboxHandleExt as _,
+};
 
 pub(super) fn is_paused(error: &Error) -> bool {
     error.kind() == ErrorKind::InvalidState && error.reason() == Some(REASON_PAUSED)
@@ -28,56 +26,124 @@ pub(super) fn is_paused(error: &Error) -> bool {
 impl Sandbox {
     /// Waits for a transition that is under way, makes up for a resume hook that failed, and returns how many resumes
     /// there were.
-    pub(super) async fn epoch(&self, life: &Life) -> Result<u64> {
+    pub(super) async fn epoch(&self, fate: &Fate) -> Result<u64> {
         if self.within_transition {
             return Ok(0);
         }
-        let mut resumes = life.resumes.lock().await;
-        match self.finish_resume(life, &mut resumes).await {
-            // Somebody else has paused it again: the resume to come has a hook of its own.
-            Err(error) if is_paused(&error) => resumes.hook_due = None,
-            ran => ran?,
+        let resumes = fate.close().await;
+        if resumes.hook_due.is_none() {
+            return Ok(resumes.done);
+        }
+        drop(resumes);
+        Box::pin(self.bring_up(fate, None)).await
+    }
+
+    /// Resumes unless another caller has done so since `epoch`.
+    pub(super) async fn resume_after(&self, fate: &Fate, epoch: u64) -> Result<()> {
+        // On the heap: every call would carry it, and few resume.
+        Box::pin(self.bring_up(fate, Some(epoch))).await.map(drop)
+    }
+
+    /// Brings a sandbox to where calls are admitted: by a connect, unless another caller has made one since this epoch,
+    /// or, where none is given, by the hook alone that a resume before still owes. Returns how many resumes there were.
+    async fn bring_up(&self, fate: &Fate, since: Option<u64>) -> Result<u64> {
+        let (home, key) = (&fate.home, &self.shared.key);
+        let is_up =
+            |resumes: &Resumes| resumes.hook_due.is_none() && since.is_none_or(|epoch| resumes.done != epoch);
+        let _turn = self.turn(fate, "resume").await?;
+        let resumes = fate.close().await;
+        if is_up(&resumes) {
+            return Ok(resumes.done);
+        }
+        // Whoever has the lease may need the gate.
+        drop(resumes);
+        let held = Held::take(home, key, &self.lent, "resume").await?;
+        let mut resumes = fate.close().await;
+        if !is_up(&resumes) {
+            let up = self.bring_up_under(&held, fate, &mut resumes, since.is_some()).await;
+            self.seen(fate, up).await?;
         }
         Ok(resumes.done)
     }
 
-    /// Resumes unless another caller has done so since `epoch`.
-    pub(super) async fn resume_after(&self, life: &Life, epoch: u64) -> Result<()> {
-        let mut resumes = life.resumes.lock().await;
-        if resumes.done != epoch {
+    /// Record `resuming`, connect, the hook, record `ready`.
+    async fn bring_up_under(
+        &self,
+        held: &Held,
+        fate: &Fate,
+        resumes: &mut Resumes,
+        connects: bool,
+    ) -> Result<()> {
+        let (home, key) = (&fate.home, &self.shared.key);
+        let mut record = lifecycle::own_record(home, key, fate).await?;
+        if connects {
+            let was_open = record.as_ref().is_some_and(|record| lifecycle::owes_a_hook(record.phase));
+            let usual = lifecycle::usual_memory(home);
+            let mut options = ConnectOptions::default();
+            options.generation = fate.handle().generation().cloned();
+            options.lease = self.shared.options.spec.lease;
+            let lease = held.lease(home, key).await?;
+            // Before the call: its caller may leave in the middle of it.
+            let before = resumes.hook_due.replace(usual);
+            let connection;
+            (connection, record) =
+                lifecycle::resume(home, key, fate, record, options, &lease).await.inspect_err(|error| {
+                    if error.outcome() == Outcome::NotStarted {
+                        resumes.hook_due = before;
+                    }
+                })?;
+            held.rests(false);
+            fate.connected(connection.handle);
+            if let Some(memory) = connection.resumed {
+                self.tell(EventKind::Resumed { memory });
+            }
+            resumes.hook_due = connection.resumed.or(before).or_else(|| was_open.then_some(usual));
+        } else if record.as_ref().is_some_and(|record| record.phase == Phase::Paused) {
+            // Somebody has paused it again: the resume to come has a hook of its own.
+            resumes.hook_due = None;
             return Ok(());
         }
-        let resumed = lifecycle::resume(&life.home, &self.shared.key, &life.fate, &self.lent).await;
-        let connection = self.seen(life, resumed)?;
-        *life.handle.write().unwrap_or_else(PoisonError::into_inner) = connection.handle;
-        match connection.resumed {
-            Some(memory) => {
-                self.tell(EventKind::Resumed { memory });
-                resumes.hook_due = Some(memory);
+        if let Some(memory) = resumes.hook_due {
+            let handle = fate.handle();
+            let hook = inside(home, key, self.run_resume_hook(&*handle, memory));
+            match held.keep(home, key, hook).await {
+                // As above, and the record does not know.
+                Err(error) if !connects && is_paused(&error) => {
+                    resumes.hook_due = None;
+                    return Ok(());
+                }
+                ran => ran.map_err(|error| error.with_outcome(Outcome::Done))?,
             }
-            None if resumes.hook_due.is_none() => resumes.done += 1,
-            None => {}
         }
-        self.finish_resume(life, &mut resumes).await
-    }
-
-    /// Runs the resume hook that is due, where one is.
-    async fn finish_resume(&self, life: &Life, resumes: &mut Resumes) -> Result<()> {
-        let Some(memory) = resumes.hook_due else { return Ok(()) };
-        self.run_resume_hook(&*life.handle(), memory)
-            .await
-            .map_err(|error| error.with_outcome(Outcome::Done))?;
         resumes.hook_due = None;
         resumes.done += 1;
+        lifecycle::enter(home, record, Phase::Ready, &*held.lease(home, key).await?).await?;
         Ok(())
     }
 
-    /// Runs the resume hook of a sandbox that an acquire resumed.
-    pub(crate) async fn after_resume(&self, memory: Memory) -> Result<()> {
-        match self.handle() {
-            Some(handle) => self.run_resume_hook(&*handle, memory).await,
-            None => Ok(()),
+    /// Waits for the calls of this host that pause or resume this sandbox: they would else all wait for the lease. A hook
+    /// of a flight has that already.
+    pub(super) async fn turn<'a>(
+        &self,
+        fate: &'a Fate,
+        operation: &'static str,
+    ) -> Result<Option<MutexGuard<'a, ()>>> {
+        if self.lent.strong_count() > 0 {
+            return Ok(None);
         }
+        let turn = timeout(fate.home.wait_limit, fate.turn()).await;
+        turn.map(Some).map_err(|_| fate.home.busy(&self.shared.key, operation))
+    }
+
+    /// Runs the resume hook of a sandbox that an acquire resumed; nothing is let through before it has ended well.
+    pub(crate) async fn after_resume(&self, memory: Memory) -> Result<()> {
+        let Some(fate) = self.fate() else { return Ok(()) };
+        let mut resumes = fate.close().await;
+        resumes.hook_due = Some(memory);
+        self.run_resume_hook(&*fate.handle(), memory).await?;
+        resumes.hook_due = None;
+        resumes.done += 1;
+        Ok(())
     }
 
     /// Runs the resume hook and puts the files it returns in place, all under the hook's deadline.

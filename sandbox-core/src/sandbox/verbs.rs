@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Life, REASON_UNSTARTED, Sandbox, Shared};
+use super::{REASON_UNSTARTED, Sandbox, Shared, is_replaced};
 use crate::acquire::{self, Home};
 use crate::events::EventKind;
-use crate::fate::End;
+use crate::fate::{End, Fate};
 use crate::hooks::bounded;
 use crate::lifecycle::{self, StopOutcome};
+use crate::tenure::Held;
 use crate::{DestroyOutcome, Error, ErrorKind, Outcome, PauseOutcome, Result};
 
 impl Sandbox {
@@ -21,30 +22,48 @@ impl Sandbox {
     pub async fn pause(&self) -> Result<PauseOutcome> {
         self.refuse_within_transition("pause")?;
         match self.in_hand("pause").await? {
-            Some(life) => self.pause_life(&life).await,
+            Some(fate) => self.pause_fate(&fate).await,
             None => Err(self.without_sandbox("pause")),
         }
     }
 
-    async fn pause_life(&self, life: &Life) -> Result<PauseOutcome> {
-        let mut resumes = life.resumes.lock().await;
-        if let Some(persist) = &life.home.persist {
-            let within = self.within_transition();
-            bounded("before_pause", life.home.hook_deadline, persist.before_pause(&within))
-                .await
-                .map_err(|error| error.with_outcome(Outcome::NotStarted))
-                .inspect_err(|error| self.tell(lifecycle::pause_failed(error)))?;
-        }
-        let paused = lifecycle::pause(&life.home, &self.shared.key, &life.fate, &self.lent).await;
-        if paused.is_ok() {
-            resumes.hook_due = None;
-        }
-        drop(resumes);
+    async fn pause_fate(&self, fate: &Fate) -> Result<PauseOutcome> {
+        let paused = Box::pin(self.pause_in_turn(fate)).await;
         self.tell(match &paused {
             Ok(_) => EventKind::Paused,
             Err(error) => lifecycle::pause_failed(error),
         });
-        self.seen(life, paused)
+        self.seen(fate, paused).await
+    }
+
+    /// Refuses a verb on a sandbox whose place another one has taken, before any hook of it runs.
+    async fn refuse_stale(&self, fate: &Fate) -> Result<()> {
+        let own = lifecycle::own_record(&fate.home, &self.shared.key, fate).await;
+        self.seen(fate, own).await.map(drop)
+    }
+
+    /// The persist hook, record `pausing`, pause, record `paused`; calls wait until it is over.
+    async fn pause_in_turn(&self, fate: &Fate) -> Result<PauseOutcome> {
+        let (home, key) = (&fate.home, &self.shared.key);
+        if !home.provider.capabilities().pause {
+            return Err(Error::unsupported(home.provider.name(), "pause"));
+        }
+        let _turn = self.turn(fate, "pause").await?;
+        let held = Held::take(home, key, &self.lent, "pause").await?;
+        let mut resumes = fate.close().await;
+        let record = lifecycle::own_record(home, key, fate).await?;
+        if let Some(persist) = &home.persist {
+            let within = self.within_transition();
+            let hook = bounded("before_pause", home.hook_deadline, persist.before_pause(&within));
+            held.keep(home, key, acquire::inside(home, key, hook))
+                .await
+                .map_err(|error| error.with_outcome(Outcome::NotStarted))?;
+        }
+        let lease = held.lease(home, key).await?;
+        let paused = lifecycle::pause(home, key, record, &fate.id, &lease).await?;
+        resumes.hook_due = None;
+        held.rests(true);
+        Ok(paused)
     }
 
     /// Resumes it; no effect on a running one. Callers at the same time cause one connect. A value that has no sandbox
@@ -55,9 +74,9 @@ impl Sandbox {
     /// the next call tries again.
     pub async fn resume(&self) -> Result<()> {
         self.refuse_within_transition("resume")?;
-        let life = self.live().await?;
-        let epoch = self.epoch(&life).await?;
-        self.resume_after(&life, epoch).await
+        let fate = self.live().await?;
+        let epoch = self.epoch(&fate).await?;
+        self.resume_after(&fate, epoch).await
     }
 
     pub(super) fn within_transition(&self) -> Self {
@@ -76,9 +95,9 @@ impl Sandbox {
     }
 
     /// The sandbox to act on, without acquiring one: a start of this value that is in flight is waited for.
-    async fn in_hand(&self, operation: &'static str) -> Result<Option<Arc<Life>>> {
-        if let Some(life) = self.usable()? {
-            return Ok(Some(life));
+    async fn in_hand(&self, operation: &'static str) -> Result<Option<Arc<Fate>>> {
+        if let Some(fate) = self.usable()? {
+            return Ok(Some(fate));
         }
         let Shared { home, key, starting, .. } = &*self.shared;
         acquire::refuse_inside(home, key, operation)?;
@@ -108,15 +127,16 @@ impl Sandbox {
     pub async fn stop(&self) -> Result<StopOutcome> {
         let Shared { home, key, hooks, .. } = &*self.shared;
         self.refuse_within_transition("stop")?;
-        let Some(life) = self.in_hand("stop").await? else {
+        let Some(fate) = self.in_hand("stop").await? else {
             return Home::stop(home, key, hooks.as_ref()).await;
         };
+        self.refuse_stale(&fate).await?;
         let hook = match hooks {
             Some(hooks) => bounded("on_stop", home.hook_deadline, hooks.on_stop(self)).await,
             None => Ok(()),
         };
-        let stopped = if life.home.provider.capabilities().pause {
-            self.pause_life(&life).await.map(StopOutcome::from)
+        let stopped = if fate.home.provider.capabilities().pause {
+            self.pause_fate(&fate).await.map(StopOutcome::from)
         } else {
             Ok(StopOutcome::LeftRunning)
         };
@@ -137,33 +157,52 @@ impl Sandbox {
     /// outcome `done`. When the destroy fails as well, its error carries the hook's as context `on_destroy`.
     pub async fn destroy(&self) -> Result<DestroyOutcome> {
         let Shared { home, key, hooks, .. } = &*self.shared;
-        let life = match self.in_hand("destroy").await {
-            Ok(Some(life)) => life,
+        let fate = match self.in_hand("destroy").await {
+            Ok(Some(fate)) => fate,
             Ok(None) => {
                 let destroyed = Home::destroy(home, key, hooks.as_ref()).await?;
                 self.finish(End::Destroyed);
                 return Ok(destroyed);
             }
-            Err(error) if error.kind() == ErrorKind::Gone => return Ok(DestroyOutcome::AlreadyGone),
+            Err(error) if error.kind() == ErrorKind::Gone => return self.destroy_gone().await,
             Err(error) => return Err(error),
         };
+        self.refuse_stale(&fate).await?;
         if let Some(persist) = &home.persist {
-            bounded("before_destroy", home.hook_deadline, persist.before_destroy(self))
-                .await
-                .map_err(|error| error.with_outcome(Outcome::NotStarted))?;
+            let hook = bounded("before_destroy", home.hook_deadline, persist.before_destroy(self)).await;
+            match hook {
+                // There is nothing to save.
+                Err(_) if fate.end() == Some(End::Gone) => return self.destroy_gone().await,
+                saved => saved.map_err(|error| error.with_outcome(Outcome::NotStarted))?,
+            }
         }
         let hook = match hooks {
             Some(hooks) => bounded("on_destroy", home.hook_deadline, hooks.on_destroy(self)).await,
             None => Ok(()),
         };
-        let destroyed = lifecycle::destroy_one(&life.home, key, &life.fate, &self.lent).await;
-        if destroyed.is_ok() {
+        let destroyed = lifecycle::destroy_one(&fate.home, key, &fate, &self.lent).await;
+        if let Ok(outcome) = destroyed {
             // Whoever follows the key does so no more: it was to end.
             self.finish(End::Destroyed);
-            life.fate.finish(End::Destroyed);
-            self.tell(EventKind::Destroyed);
+            let told = fate.finish(End::Destroyed);
+            match outcome {
+                DestroyOutcome::Destroyed => self.tell(EventKind::Destroyed),
+                DestroyOutcome::AlreadyGone if told => self.tell(EventKind::Gone),
+                DestroyOutcome::AlreadyGone => {}
+            }
         }
-        after_hook(self.seen(&life, destroyed), "on_destroy", hook)
+        after_hook(self.seen(&fate, destroyed).await, "on_destroy", hook)
+    }
+
+    /// Forgets the sandbox that is gone: the key is free for another one.
+    async fn destroy_gone(&self) -> Result<DestroyOutcome> {
+        if let Some(fate) = self.fate().filter(|fate| fate.end() == Some(End::Gone)) {
+            match lifecycle::destroy_one(&fate.home, &self.shared.key, &fate, &self.lent).await {
+                Err(error) if !is_replaced(&error) => return Err(error),
+                _ => fate.finish(End::Destroyed),
+            };
+        }
+        Ok(DestroyOutcome::AlreadyGone)
     }
 
     /// Lets go of it: this value admits no call any more, and the sandbox and its record stay as they are.
@@ -177,14 +216,14 @@ impl Sandbox {
     /// [`ErrorKind::Unsupported`] where the provider has no leases; [`ErrorKind::Stale`] when another sandbox has taken
     /// the place of this one; [`ErrorKind::InvalidState`] with reason [`REASON_UNSTARTED`] without a sandbox.
     pub async fn set_lease(&self, lease: Duration) -> Result<()> {
-        let Some(life) = self.in_hand("set_lease").await? else {
+        let Some(fate) = self.in_hand("set_lease").await? else {
             return Err(self.without_sandbox("set_lease"));
         };
         let set = async {
-            lifecycle::own_record(&life.home, &self.shared.key, &life.fate).await?;
-            life.home.provider.set_lease(&life.fate.id, lease).await
+            lifecycle::own_record(&fate.home, &self.shared.key, &fate).await?;
+            fate.home.provider.set_lease(&fate.id, lease).await
         };
-        self.seen(&life, set.await)
+        self.seen(&fate, set.await).await
     }
 }
 

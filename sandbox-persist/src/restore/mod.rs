@@ -235,6 +235,11 @@ impl Unfinished {
     fn touches(&self, path: &[u8]) -> bool {
         self.writes.iter().chain(&self.deletes).any(|touched| touched.as_bytes() == path)
     }
+
+    /// The directories that it writes to, and the root, where names are tried out.
+    fn dirs(&self) -> impl Iterator<Item = &[u8]> {
+        std::iter::once(&b""[..]).chain(self.writes.iter().map(|path| crate::path::split(path.as_bytes()).0))
+    }
 }
 
 fn gone(snapshot: &Snapshot, failure: Error) -> Error {
@@ -299,8 +304,7 @@ fn in_the_way(
 /// Removes files that a restore which was cut off had not given their names yet.
 fn remove_staged(workspace: &Workspace, begun: Option<&Unfinished>) {
     let Some(begun) = begun else { return };
-    let mut dirs: Vec<&[u8]> =
-        begun.writes.iter().map(|path| crate::path::split(path.as_bytes()).0).collect();
+    let mut dirs: Vec<&[u8]> = begun.dirs().collect();
     dirs.dedup();
     for dir in dirs {
         let Ok(fd) = crate::beneath::open_dir(workspace.root.as_fd(), dir) else { continue };
