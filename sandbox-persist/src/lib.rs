@@ -42,7 +42,7 @@ pub use capture::{CaptureOptions, CaptureRules, DEFAULT_MAX_FILE};
 #[cfg(feature = "testing")]
 pub use failpoint::FAILPOINTS;
 pub use gc::{Collected, GcOptions};
-pub use hook::VaultHook;
+pub use hook::{DEFAULT_SAVE_INTERVAL, VaultHook};
 pub use mirror::{
     AzureTarget, DEFAULT_EXIT_BUDGET, DEFAULT_MAX_OBJECT_MB, DEFAULT_MULTIPART_ABOVE_MB,
     DEFAULT_UPLOAD_BUDGET, Fetched, GcsTarget, Mirror, MirrorConfig, MirrorMode, MirrorTarget, MirroredRepo,
