@@ -247,8 +247,7 @@ impl Inner {
         };
         commit::write(&mut pack, &mut snapshot, &side, tip.map(|tip| tip.commit))?;
         cancel.check()?;
-        pack.publish(&self.objects.packs())?;
-        self.refs.swap(&snapshot.id.ref_name(), tip.map(|tip| tip.commit), Some(snapshot.commit), cancel)?;
+        self.publish(pack, &snapshot, tip.map(|tip| tip.commit), cancel)?;
         failpoint::pass("ref.moved");
         // It is safe from here on, also without a manifest, which is made again from the commit.
         if let Err(failure) = self.write_record(&mut snapshot, cancel) {
@@ -300,6 +299,23 @@ impl Inner {
         Ok(scan)
     }
 
+    /// Makes the pack durable and known, and then the ref that relies on it.
+    fn publish(
+        &self,
+        pack: PackWriter,
+        snapshot: &Snapshot,
+        tip: Option<ObjectId>,
+        cancel: &Cancel,
+    ) -> Result<()> {
+        let name = snapshot.id.ref_name();
+        let staged = self.refs.stage(self.objects.staged("ref")?, snapshot.commit)?;
+        pack.publish_with(&self.objects.packs(), staged.as_ref().map(|staged| &staged.file))?;
+        match &staged {
+            Some(staged) => self.refs.swap_staged(&name, tip, staged, cancel),
+            None => self.refs.swap(&name, tip, Some(snapshot.commit), cancel),
+        }
+    }
+
     fn before(&self, workspace: &Workspace, purpose: &Purpose) -> Result<Before> {
         let tip = match &purpose.id {
             Some(id) => match self.refs.read(&id.ref_name())? {
@@ -318,12 +334,16 @@ impl Inner {
     /// Writes the manifest of a state, with what was said of the session meanwhile.
     pub(crate) fn write_record(&self, snapshot: &mut Snapshot, cancel: &Cancel) -> Result<()> {
         let _alone = Lock::take(&self.lock_path("records"), Sharing::Exclusive, cancel)?;
-        if let Some(kept) = self.records.read(&snapshot.id)? {
-            snapshot.label = kept.label.or_else(|| snapshot.label.take());
-            snapshot.retention = kept.retention.or_else(|| snapshot.retention.take());
-            snapshot.other = kept.other;
+        match self.records.read(&snapshot.id)? {
+            Some(kept) => {
+                snapshot.label = kept.label.or_else(|| snapshot.label.take());
+                snapshot.retention = kept.retention.or_else(|| snapshot.retention.take());
+                snapshot.other = kept.other;
+                self.records.write(&self.objects, snapshot)
+            }
+            // It says no more than the commit does, of which it is made again.
+            None => self.records.write_lazily(&self.objects, snapshot),
         }
-        self.records.write(&self.objects, snapshot)
     }
 
     /// The newest snapshot of a workspace whose objects are here.

@@ -4,7 +4,7 @@
 //! somebody's repository git does so too: there its locks are heeded, and refs that it has packed are written.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -26,6 +26,20 @@ pub(crate) struct Refs {
     lock: PathBuf,
     /// Our staging directory, where git writes refs too.
     shared: Option<PathBuf>,
+}
+
+/// What a ref is to say, in a file that has another name yet.
+#[derive(Debug)]
+pub(crate) struct StagedRef {
+    path: PathBuf,
+    pub(crate) file: File,
+}
+
+impl Drop for StagedRef {
+    fn drop(&mut self) {
+        // It has another name where the ref was moved.
+        let _ = fs::remove_file(&self.path);
+    }
 }
 
 impl Refs {
@@ -99,6 +113,35 @@ impl Refs {
             }
         }
         Ok(names)
+    }
+
+    /// Writes what a ref is to say to `staged`, which is yet to be synced; `None` where git's locks are to be taken.
+    pub(crate) fn stage(&self, staged: PathBuf, id: ObjectId) -> Result<Option<StagedRef>> {
+        if self.shared.is_some() {
+            return Ok(None);
+        }
+        let mut file = durable::create_file(&staged)?;
+        file.write_all(format!("{id}\n").as_bytes())
+            .map_err(|failure| error::io("write", &staged, failure))?;
+        Ok(Some(StagedRef { path: staged, file }))
+    }
+
+    /// As [`Refs::swap`], with what was staged and has been synced since.
+    pub(crate) fn swap_staged(
+        &self,
+        name: &str,
+        old: Option<ObjectId>,
+        staged: &StagedRef,
+        cancel: &Cancel,
+    ) -> Result<()> {
+        let _alone = Lock::take(&self.lock, Sharing::Exclusive, cancel)?;
+        self.expect(name, old)?;
+        let path = self.git_dir.join(name);
+        let dir = path.parent().unwrap_or(&self.git_dir);
+        create_dirs_durably(&self.git_dir, dir)?;
+        failpoint::pass("ref.before");
+        fs::rename(&staged.path, &path).map_err(|failure| error::io("replace", &path, failure))?;
+        beneath::sync_dir(dir)
     }
 
     /// Points a ref to `new` where it is at `old`; `None` stands for a ref that does not exist.
