@@ -20,7 +20,7 @@ test:
 
 # What strangers send to a server, for FUZZ_SECONDS each; needs cargo-fuzz and a C++ compiler.
 fuzz:
-	for target in bundles envelopes metadata_filter multipart packs signature vaults; do \
+	for target in bundles envelopes manifests metadata_filter multipart packs persist_config signature vaults; do \
 		RUSTC_BOOTSTRAP=1 $(CARGO) fuzz run --dev --sanitizer none $$target -- \
 			-max_total_time=$(or $(FUZZ_SECONDS),20) -max_len=4096 -rss_limit_mb=4096 -print_final_stats=1 || exit 1; \
 	done

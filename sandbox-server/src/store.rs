@@ -1,5 +1,6 @@
 //! What the server keeps in its home: small JSON documents, each replaced whole.
 
+use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
@@ -121,6 +122,27 @@ impl Store {
             Error::new(ErrorKind::Unexpected, format!("{} cannot be understood", path.display()))
                 .with_source(error)
         })
+    }
+
+    /// Reads all documents of a directory, by name. One that cannot be understood is left out, and left as it is: it must
+    /// not take the others away. Says by the second value whether there was one.
+    pub(crate) fn read_all<T: DeserializeOwned>(
+        &self,
+        directory: &str,
+    ) -> Result<(BTreeMap<String, T>, bool)> {
+        let (mut all, mut damaged) = (BTreeMap::new(), false);
+        for name in self.names(directory)? {
+            match self.read(&format!("{directory}/{name}")) {
+                Ok(Some(document)) => drop(all.insert(name, document)),
+                Ok(None) => {}
+                Err(error) if error.kind() == ErrorKind::Unexpected => {
+                    tracing::error!(%error, "a document is left out; restore it from a copy, or remove it");
+                    damaged = true;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok((all, damaged))
     }
 
     /// Replaces a document whole: a reader sees the old one or the new one.

@@ -130,6 +130,7 @@ fn a_create_that_cannot_be_is_refused_before_anything_is_made() {
         base(json!({ "network": { "allowOut": ["example.com"] } })),
         base(json!({ "network": { "allowOut": ["exa mple"], "denyOut": ["0.0.0.0/0"] } })),
         base(json!({ "network": { "httpsPorts": [49983] } })),
+        base(json!({ "network": { "maskRequestHost": "a\r\nX: y" } })),
         base(json!({ "iam": { "tokens": {} } })),
         base(json!({ "volumeMounts": [{ "name": "none", "path": "/data" }] })),
         base(json!({ "volumeMounts": [{ "name": "none", "path": "data" }] })),

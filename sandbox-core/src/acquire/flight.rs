@@ -257,6 +257,7 @@ pub(super) async fn acquire(home: Arc<Home>, key: Key, options: AcquireOptions) 
         }
         // Of its own: what one caller does to its value is nothing to the others.
         acquired.sandbox = acquired.sandbox.value_for(&wish.options, wish.hooks);
+        acquired.sandbox.keep_saved();
         acquired.facts.joined = joined;
         return Ok(acquired);
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::{Request, State};
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, HeaderValue, StatusCode};
 use sandhold_e2b::wire::{CreateSandbox, Sandbox as Ready, VolumeMount};
 use sha2::{Digest, Sha256};
 
@@ -109,6 +109,9 @@ async fn checked(
     }
     if policy.https_ports.as_ref().is_some_and(|ports| ports.contains(&sandhold_core::DAEMON_PORT)) {
         return Err(ApiError::bad_request("httpsPorts cannot hold 49983, the port of the sandbox's daemon"));
+    }
+    if policy.mask_request_host.as_deref().is_some_and(|mask| HeaderValue::from_str(mask).is_err()) {
+        return Err(ApiError::bad_request("maskRequestHost has a character that no header can carry"));
     }
     let egress = network::egress_of(&policy, asked.allow_internet_access);
     network::check(&egress)?;
