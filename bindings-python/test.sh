@@ -39,7 +39,7 @@ status=0
 "$venv/bin/python" -I -m pytest "$@" >"$log" 2>&1 || status=$?
 cat "$log"
 # As cargo says it, so that one sum has both.
-count() { sed -n "s/.*[^0-9]\([0-9][0-9]*\) $1.*/\1/p" "$log" | tail -n 1; }
-passed=$(count passed) failed=$(count 'failed') errors=$(count 'errors*')
+count() { tail -n 1 "$log" | grep -oE "[0-9]+ $1" | cut -d ' ' -f 1; }
+passed=$(count passed || true) failed=$(count failed || true) errors=$(count error || true)
 echo "test result: pytest. ${passed:-0} passed; $((${failed:-0} + ${errors:-0})) failed"
 exit "$status"

@@ -86,7 +86,6 @@ impl Sandboxes {
 }
 
 impl Sandboxes {
-    #[expect(clippy::unused_self, clippy::unnecessary_wraps, reason = "the twin has something to do")]
     fn enter(&self, _py: Python<'_>) -> PyResult<()> {
         Ok(())
     }

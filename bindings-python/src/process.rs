@@ -179,7 +179,6 @@ macro_rules! faces {
         }
 
         impl $name {
-            #[expect(clippy::unused_self, clippy::unnecessary_wraps, reason = "a process has no hooks")]
             fn enter(&self, _py: Python<'_>) -> PyResult<()> {
                 Ok(())
             }

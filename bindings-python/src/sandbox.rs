@@ -121,7 +121,6 @@ macro_rules! faces {
 faces! {
     /// A sandbox of a key. Leaving its `with` block lets go of it and leaves the sandbox alone.
     Sandbox {
-        #[expect(clippy::unused_self, clippy::unnecessary_wraps, reason = "the twin has something to do")]
         fn enter(&self, _py: Python<'_>) -> PyResult<()> {
             Ok(())
         }
@@ -364,6 +363,13 @@ twins! {
         let _ = py;
         let sandbox = this.0.sandbox.clone();
         async move { sandbox.pause().await.map(values::paused) }
+    }
+
+    /// Has the persist hook save its work now.
+    fn save(py, this) -> (), () {
+        let _ = py;
+        let sandbox = this.0.sandbox.clone();
+        async move { sandbox.save().await }
     }
 
     /// Resumes it; no effect on a running one.

@@ -12,7 +12,6 @@ macro_rules! twins {
         #[pyo3::pymethods]
         impl $sync {$(
             $(#[$meta])*
-            #[allow(clippy::needless_pass_by_value, reason = "what Python hands over")]
             fn $name(slf: &pyo3::Bound<'_, Self>, $py: pyo3::Python<'_> $(, $argument: $type)* $(, $options: Option<&pyo3::Bound<'_, pyo3::types::PyDict>>)?) -> pyo3::PyResult<$sync_type> {
                 #[allow(dead_code, reason = "few bodies ask")]
                 const IS_ASYNC: bool = false;
@@ -26,7 +25,6 @@ macro_rules! twins {
         #[pyo3::pymethods]
         impl $asynchronous {$(
             $(#[$meta])*
-            #[allow(clippy::needless_pass_by_value, reason = "what Python hands over")]
             fn $name<'py>(slf: &pyo3::Bound<'py, Self>, $py: pyo3::Python<'py> $(, $argument: $type)* $(, $options: Option<&pyo3::Bound<'_, pyo3::types::PyDict>>)?) -> pyo3::PyResult<pyo3::Bound<'py, pyo3::PyAny>> {
                 #[allow(dead_code, reason = "few bodies ask")]
                 const IS_ASYNC: bool = true;

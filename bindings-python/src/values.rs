@@ -436,7 +436,7 @@ impl Event {
                 details.set_item("error", kind.as_str())?;
                 details.set_item("reason", reason)?;
             }
-            Kind::PauseFailed { kind, reason } => {
+            Kind::PauseFailed { kind, reason } | Kind::SaveFailed { kind, reason } => {
                 details.set_item("error", kind.as_str())?;
                 details.set_item("reason", reason)?;
             }

@@ -178,7 +178,7 @@ def an_interrupt_ends_a_waiting_call_and_kills_its_command(home: Path, provider:
         "except KeyboardInterrupt:\n"
         "    print('interrupted', sandbox.shell('true').exit.code)\n"
     )
-    command = [sys.executable, "-c", program, home, key]
+    command = [sys.executable, "-c", program, str(home), key]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as host:
         assert host.stdout is not None and host.stderr is not None and host.stdout.readline() == "begun\n"
         os.kill(host.pid, signal.SIGINT)

@@ -29,8 +29,8 @@ pub(crate) fn executable(packaged: &Path, state: &Path) -> Result<PathBuf> {
             .with_reason(NO_HELPER)
             .with_source(error)
     };
-    let content = fs::read(packaged)
-        .map_err(|error| failed(ErrorKind::InvalidArgument, "read at", packaged, error))?;
+    let content =
+        fs::read(packaged).map_err(|error| failed(ErrorKind::InvalidArgument, "read at", packaged, error))?;
     let hash: String = Sha256::digest(&content).iter().map(|byte| format!("{byte:02x}")).collect();
     let copies = state.join(COPIES);
     let copy = copies.join(format!("sandhold-helper-{hash}"));

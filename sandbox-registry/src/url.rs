@@ -90,7 +90,16 @@ mod tests {
     #[test]
     fn a_path_is_absolute_and_a_password_is_never_repeated() {
         assert_eq!(path("file", "/a/b").unwrap(), path("file", "///a/b").unwrap());
-        for bad in ["file:a", "file:", "file://host/a", "sqlite:a.db", "redis://u:hush@h/", "", "memory", "postgres:hush"] {
+        for bad in [
+            "file:a",
+            "file:",
+            "file://host/a",
+            "sqlite:a.db",
+            "redis://u:hush@h/",
+            "",
+            "memory",
+            "postgres:hush",
+        ] {
             let answer = RegistryUrl::parse(bad);
             if bad == "memory" {
                 assert!(answer.is_ok());

@@ -561,6 +561,9 @@ class Sandbox:
     def pause(self) -> Literal["paused", "already_paused"]:
         """Pauses it. Work that comes later resumes it."""
         ...
+    def save(self) -> None:
+        """Has the persist hook save its work now."""
+        ...
     def resume(self) -> None:
         """Resumes it; no effect on a running one."""
         ...
@@ -775,6 +778,9 @@ class AsyncSandbox:
         ...
     async def pause(self) -> Literal["paused", "already_paused"]:
         """Pauses it. Work that comes later resumes it."""
+        ...
+    async def save(self) -> None:
+        """Has the persist hook save its work now."""
         ...
     async def resume(self) -> None:
         """Resumes it; no effect on a running one."""
