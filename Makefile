@@ -66,7 +66,7 @@ docs:
 
 deny:
 	$(CARGO) deny --all-features check bans licenses sources
-	$(CARGO) deny --manifest-path bindings-python/Cargo.toml check --config deny.toml bans licenses sources
+	$(CARGO) deny --manifest-path bindings-python/Cargo.toml --config deny.toml check bans licenses sources
 
 # Writes the descriptors of the protocol again from its .proto files; needs protoc.
 proto:
