@@ -25,6 +25,26 @@ pub(crate) async fn inside<T>(home: &Arc<Home>, key: &Key, hook: impl Future<Out
     INSIDE.scope(flights, hook).await
 }
 
+/// The hooks that a task runs inside of, to be carried to whatever works for them: another task, or a thread.
+///
+/// For bindings, whose hooks run outside of the task that calls them. A call on the hook's own key from there is refused
+/// as reentrant only where its scope was carried along; else it waits for itself.
+#[derive(Clone, Debug, Default)]
+pub struct HookScope(Vec<(usize, Key)>);
+
+impl HookScope {
+    /// Returns the scope of this task, which is empty outside of hooks.
+    #[must_use]
+    pub fn current() -> Self {
+        Self(INSIDE.try_with(Clone::clone).unwrap_or_default())
+    }
+
+    /// Runs a call of a hook.
+    pub async fn run<T>(self, call: impl Future<Output = T>) -> T {
+        INSIDE.scope(self.0, call).await
+    }
+}
+
 /// Refuses a call on a key from inside a hook of the flight of that key: it would wait for itself.
 pub(crate) fn refuse_inside(home: &Arc<Home>, key: &Key, operation: &'static str) -> Result<()> {
     if INSIDE.try_with(|flights| flights.contains(&(address(home), key.clone()))).unwrap_or(false) {

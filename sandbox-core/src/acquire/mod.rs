@@ -20,6 +20,8 @@ pub use options::{
     OnGone, OnSetupFailure, OnSpecConflict, ReplaceWhenGone, SetupState,
 };
 
+pub use self::flight::HookScope;
+
 pub(crate) use self::contend::senior;
 pub(crate) use self::flight::{Stage, inside, refuse_inside};
 pub(crate) use self::home::Home;

@@ -1,6 +1,7 @@
 //! What users hold: an acquired sandbox, or one that is acquired at its first use.
 
 mod guard;
+mod instructions;
 mod resume;
 mod saving;
 mod verbs;

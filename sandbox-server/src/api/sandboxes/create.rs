@@ -36,6 +36,10 @@ const MAX_VARIABLE: usize = 128 * 1024;
 /// All variables; Linux lets arguments and variables have 2 MiB with the usual stack of 8 MiB.
 const MAX_ENV: usize = 1536 * 1024;
 
+/// The longest path of Linux (`PATH_MAX`) with room for where the sandbox's root lies, and the longest name in one.
+const MAX_PATH: usize = 2048;
+const MAX_NAME: usize = 255;
+
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
 pub(super) async fn v1(
@@ -173,6 +177,12 @@ fn check_mounts(mounts: &[VolumeMount]) -> ApiResult<()> {
         let clean = parts.is_some_and(|mut parts| parts.all(|part| !matches!(part, "" | "." | "..")));
         if !clean || path.contains('\0') {
             return Err(ApiError::bad_request(format!("the mount path {path:?} is not absolute and clean")));
+        }
+        if path.len() > MAX_PATH || path.split('/').any(|part| part.len() > MAX_NAME) {
+            let shown: String = path.chars().take(64).collect();
+            return Err(ApiError::bad_request(format!(
+                "the mount path {shown:?}... is longer than a path can be"
+            )));
         }
         if Path::new(path).starts_with(DAEMON_FILES) || Path::new(DAEMON_FILES).starts_with(path) {
             return Err(ApiError::bad_request(format!(
