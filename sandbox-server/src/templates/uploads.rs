@@ -67,7 +67,7 @@ impl Uploads {
         blocking(move || {
             let renamed =
                 std::fs::rename(&from, &path).and_then(|()| std::fs::File::open(&directory)?.sync_all());
-            renamed.map_err(failed)
+            renamed.map_err(|error| failed(&path, error))
         })
         .await?;
         Ok(())
@@ -91,7 +91,7 @@ async fn receive(path: &Path, body: axum::body::Body) -> ApiResult<u64> {
         .mode(0o600)
         .open(path)
         .await
-        .map_err(|error| ApiError::from(failed(error)))?;
+        .map_err(|error| ApiError::from(failed(path, error)))?;
     let mut stream = body.into_data_stream();
     let mut received = 0;
     loop {
@@ -102,18 +102,18 @@ async fn receive(path: &Path, body: axum::body::Body) -> ApiResult<u64> {
         let chunk = chunk
             .map_err(|error| ApiError::bad_request(format!("the upload did not arrive whole: {error}")))?;
         received += chunk.len() as u64;
-        file.write_all(&chunk).await.map_err(|error| ApiError::from(failed(error)))?;
+        file.write_all(&chunk).await.map_err(|error| ApiError::from(failed(path, error)))?;
     }
-    file.sync_all().await.map_err(|error| ApiError::from(failed(error)))?;
+    file.sync_all().await.map_err(|error| ApiError::from(failed(path, error)))?;
     Ok(received)
 }
 
-fn failed(error: std::io::Error) -> Error {
+fn failed(path: &Path, error: std::io::Error) -> Error {
     let kind = match error.kind() {
         std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => ErrorKind::StorageFull,
         _ => ErrorKind::Unavailable,
     };
-    Error::new(kind, "cannot keep the upload").with_source(error)
+    Error::new(kind, "cannot keep the upload").with_source(error).with_context("path", path.display())
 }
 
 /// Says whether a text is what the SDKs name files by: a SHA-256 in hex.
