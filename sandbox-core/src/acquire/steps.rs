@@ -184,7 +184,7 @@ impl Acquisition {
     }
 
     /// The preferred id: the caller's, else the record's.
-    async fn by_id(&self, mut record: Option<Record>, lease: Lease) -> Result<Acquired> {
+    async fn by_id(&self, mut record: Option<Record>, mut lease: Lease) -> Result<Acquired> {
         let known = record.as_ref().and_then(|record| record.id.clone());
         let Some(id) = self.options.provider_id.clone().or(known) else {
             return self.discover(record, None, lease).await;
@@ -197,7 +197,7 @@ impl Acquisition {
                 other => self.record_of(&info, other.as_ref())?,
             };
             self.stage.enter("connect");
-            if let Some(connection) = self.reach(&mut present, &info, &lease).await? {
+            if let Some(connection) = self.reach(&mut present, &info, &mut lease).await? {
                 return self.attached(present, connection, Vec::new(), lease).await;
             }
             record = (present.version > 0).then_some(present);
@@ -316,7 +316,7 @@ impl Acquisition {
         &self,
         record: Option<Record>,
         old: Option<SandboxId>,
-        lease: Lease,
+        mut lease: Lease,
     ) -> Result<Acquired> {
         self.stage.enter("discover");
         if !self.home.provider.capabilities().tags {
@@ -356,7 +356,7 @@ impl Acquisition {
         let mut fresh = self.record_of(&chosen, record.as_ref())?;
         let duplicates = self.see_to_duplicates(&mut fresh, candidates.collect(), &lease).await?;
         self.stage.enter("connect");
-        match self.reach(&mut fresh, &chosen, &lease).await? {
+        match self.reach(&mut fresh, &chosen, &mut lease).await? {
             Some(connection) => self.attached(fresh, connection, duplicates, lease).await,
             None => Err(self
                 .error(ErrorKind::Unavailable, "the sandbox was listed and then gone; acquire again")
