@@ -3,7 +3,11 @@ CARGO ?= cargo
 TARGET_DIR ?= target
 JOBS ?= 2
 
-.PHONY: helper quickstart test fuzz fmt lint docs deny proto ci
+# The crates that are no members of the workspace, and where they are built.
+PYTHON_CRATE = --manifest-path bindings-python/Cargo.toml --locked
+PYTHON_TARGET = --target-dir "$(TARGET_DIR)/python"
+
+.PHONY: helper quickstart python test test-python fuzz fmt lint docs deny proto ci
 
 # The one program that local sandboxes consist of, static, so that it runs in any root.
 helper:
@@ -14,19 +18,31 @@ helper:
 quickstart: helper
 	$(CARGO) run -j $(JOBS) --release -p sandhold-examples --bin quickstart -- $(or $(REPO),.)
 
+# The package for Python with the helper inside, at target/wheels; needs maturin (`pip install maturin`).
+python: helper
+	mkdir -p bindings-python/python/sandhold/_bin
+	cp -f --remove-destination "$(TARGET_DIR)/release/sandhold-helper" bindings-python/python/sandhold/_bin/
+	CARGO_TARGET_DIR="$(abspath $(TARGET_DIR))/python" maturin build --release --locked -j $(JOBS) -m bindings-python/Cargo.toml --out "$(TARGET_DIR)/wheels"
+
+# The tests of the package for Python alone; part of `make test`.
+test-python:
+	$(CARGO) build -j $(JOBS) -p sandhold-local --bin sandhold-helper
+	JOBS=$(JOBS) sh bindings-python/test.sh
+
 # Every test, by any user; what a test lacks on this machine is printed as `skipped: needs ...`.
 test:
 	CARGO="$(CARGO)" JOBS=$(JOBS) sh .ci/test
 
 # What strangers send to a server, for FUZZ_SECONDS each; needs cargo-fuzz and a C++ compiler.
 fuzz:
-	for target in bundles envelopes metadata_filter multipart packs signature vaults; do \
+	for target in bundles envelopes manifests metadata_filter multipart packs persist_config signature vaults; do \
 		RUSTC_BOOTSTRAP=1 $(CARGO) fuzz run --dev --sanitizer none $$target -- \
 			-max_total_time=$(or $(FUZZ_SECONDS),20) -max_len=4096 -rss_limit_mb=4096 -print_final_stats=1 || exit 1; \
 	done
 
 fmt:
 	$(CARGO) fmt --all --check
+	$(CARGO) fmt --manifest-path bindings-python/Cargo.toml --check
 
 # Each feature alone and all together.
 lint:
@@ -42,12 +58,15 @@ lint:
 	for features in s3 gcs azure; do \
 		$(CARGO) clippy -j $(JOBS) -p sandhold-persist --features $$features -- -D warnings || exit 1; \
 	done
+	$(CARGO) clippy -j $(JOBS) $(PYTHON_CRATE) $(PYTHON_TARGET) -- -D warnings
 
 docs:
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc -j $(JOBS) --workspace --all-features --no-deps
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc -j $(JOBS) $(PYTHON_CRATE) $(PYTHON_TARGET) --no-deps
 
 deny:
 	$(CARGO) deny --all-features check bans licenses sources
+	$(CARGO) deny --manifest-path bindings-python/Cargo.toml --config deny.toml check bans licenses sources
 
 # Writes the descriptors of the protocol again from its .proto files; needs protoc.
 proto:

@@ -52,16 +52,16 @@ struct Inner {
     context: Vec<(&'static str, String)>,
     retryable: bool,
     retry_after: Option<Duration>,
-    outcome: Outcome,
+    outcome: Option<Outcome>,
     source: Option<Source>,
 }
 
 impl Error {
-    /// Makes an error that is not retryable and says that nothing was started.
+    /// Makes an error that is not retryable and does not say what is known about the effect.
     ///
-    /// [`ErrorKind::OutcomeUnknown`] starts with [`Outcome::Unknown`] instead.
+    /// [`Error::outcome`] is then [`Outcome::NotStarted`], and [`Outcome::Unknown`] for
+    /// [`ErrorKind::OutcomeUnknown`]; a create is not taken at that word, see [`crate::SandboxProvider::create_opts`].
     pub fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
-        let outcome = if kind == ErrorKind::OutcomeUnknown { Outcome::Unknown } else { Outcome::NotStarted };
         Self(Box::new(Inner {
             kind,
             reason: None,
@@ -71,7 +71,7 @@ impl Error {
             context: Vec::new(),
             retryable: false,
             retry_after: None,
-            outcome,
+            outcome: None,
             source: None,
         }))
     }
@@ -135,7 +135,7 @@ impl Error {
     /// Says what is known about the effect.
     #[must_use]
     pub fn with_outcome(mut self, outcome: Outcome) -> Self {
-        self.0.outcome = outcome;
+        self.0.outcome = Some(outcome);
         self
     }
 
@@ -195,7 +195,34 @@ impl Error {
     /// Returns what is known about the effect.
     #[must_use]
     pub fn outcome(&self) -> Outcome {
-        self.0.outcome
+        self.0.outcome.unwrap_or(match self.0.kind {
+            ErrorKind::OutcomeUnknown => Outcome::Unknown,
+            _ => Outcome::NotStarted,
+        })
+    }
+
+    /// Tells whether the create that failed with this has provably made nothing.
+    ///
+    /// The error says so, or says that the create may be sent again, or is of a kind that a provider answers in the place
+    /// of making one. Everything else counts as a lost answer: a second sandbox is worse than a look that finds none.
+    pub(crate) fn refuses_create(&self) -> bool {
+        match self.0.outcome {
+            Some(outcome) => outcome == Outcome::NotStarted,
+            None => {
+                self.is_retryable()
+                    || matches!(
+                        self.kind(),
+                        ErrorKind::Gone
+                            | ErrorKind::InvalidArgument
+                            | ErrorKind::NotFound
+                            | ErrorKind::PermissionDenied
+                            | ErrorKind::QuotaExceeded
+                            | ErrorKind::RateLimited
+                            | ErrorKind::Unauthenticated
+                            | ErrorKind::Unsupported
+                    )
+            }
+        }
     }
 }
 
@@ -241,7 +268,7 @@ impl fmt::Debug for Error {
             .field("context", &inner.context)
             .field("retryable", &inner.retryable)
             .field("retry_after", &inner.retry_after)
-            .field("outcome", &inner.outcome)
+            .field("outcome", &self.outcome())
             .field("source", &inner.source)
             .finish()
     }

@@ -76,6 +76,13 @@ pub enum EventKind {
         /// Its reason.
         reason: Option<&'static str>,
     },
+    /// Its work could not be saved on the interval; the next one tries again.
+    SaveFailed {
+        /// The kind of the error.
+        kind: ErrorKind,
+        /// Its reason.
+        reason: Option<&'static str>,
+    },
     /// Another sandbox has taken its place; told once, however many values there are of it.
     Replaced {
         /// The one before.
@@ -118,6 +125,7 @@ impl EventKind {
             Self::Resumed { .. } => "resumed",
             Self::Paused => "paused",
             Self::PauseFailed { .. } => "pause_failed",
+            Self::SaveFailed { .. } => "save_failed",
             Self::Replaced { .. } => "replaced",
             Self::Gone => "gone",
             Self::Conflict { .. } => "conflict",

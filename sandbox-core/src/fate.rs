@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use tokio::sync::{MutexGuard, OwnedMutexGuard};
 
 use crate::acquire::Home;
+use crate::sandbox::Saves;
 use crate::{Error, ErrorKind, Generation, Key, Memory, SandboxHandle, SandboxId};
 
 /// Why no call is admitted any more.
@@ -54,6 +55,7 @@ pub(crate) struct Fate {
     /// Held by whoever pauses or resumes it, under the lease: every call waits until that is over.
     gate: Arc<tokio::sync::Mutex<Resumes>>,
     end: Mutex<Option<End>>,
+    pub(crate) saves: Saves,
 }
 
 /// The resumes of one sandbox.
@@ -152,6 +154,7 @@ impl Fates {
             turn: tokio::sync::Mutex::default(),
             gate: Arc::default(),
             end: Mutex::new(None),
+            saves: Saves::default(),
         });
         known.fates.insert(key.clone(), Arc::downgrade(&fate));
         (fate, before)

@@ -176,10 +176,18 @@ pub trait PersistHook: fmt::Debug + Send + Sync + 'static {
     /// The destroy does not happen.
     async fn before_destroy(&self, sandbox: &Sandbox) -> Result<()>;
 
-    /// Saves the work on an interval, while the sandbox is in use.
+    /// Says how often [`PersistHook::tick`] runs by itself, while a value of the sandbox is there and the sandbox runs; the
+    /// first time so long after an acquire. Default `None`, which is never: [`Sandbox::save`] runs it on demand.
+    fn interval(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Saves the work of a sandbox that is in use. On an interval it is given a value that does not wake a paused sandbox;
+    /// a pause or destroy cuts it off, and saves the work itself.
     ///
     /// # Errors
-    /// Are reported; the next tick tries again.
+    /// Of an interval are told as [`crate::EventKind::SaveFailed`], and the next one tries again; of [`Sandbox::save`] are
+    /// its own.
     async fn tick(&self, sandbox: &Sandbox) -> Result<()>;
 }
 

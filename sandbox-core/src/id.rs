@@ -131,6 +131,11 @@ impl Generation {
         random_hex().map(Self)
     }
 
+    /// The generation of a sandbox that was made elsewhere and carries none: its id, which is never given again, is as good.
+    pub(crate) fn of_untagged(id: &SandboxId) -> Self {
+        Self(format!("untagged-{id}"))
+    }
+
     /// Wraps the text of a tag or a record.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
-use crate::acquire::{Home, Stage, senior, settle};
+use crate::acquire::{Absence, Home, Stage, senior, settle};
 use crate::events::EventKind;
 use crate::fate::{End, Fate};
 use crate::hooks::Hooks;
@@ -167,7 +167,8 @@ async fn closed(home: &Home, key: &Key, held: &Held, operation: &'static str) ->
     }
 }
 
-/// Brings an open create to its end: its sandbox is recorded, or its attempt is given up once it is proven absent.
+/// Brings an open create to its end: its sandbox is recorded, or its attempt is given up once it is proven absent. One
+/// that an acquire must compare with those of other hosts stays open, under its id.
 async fn settled(
     home: &Home,
     mut record: Record,
@@ -175,7 +176,8 @@ async fn settled(
     operation: &'static str,
 ) -> Result<Option<Record>> {
     let stage = Stage::default();
-    let look = settle(home, &record, record.begun(), home.call_limit(), &stage);
+    let absence = Absence::of_idempotent(home);
+    let look = settle(home, &record, record.begun(), home.call_limit(), absence, &stage);
     let look = held.keep(home, &record.key, look);
     let Ok(found) = tokio::time::timeout(home.wait_limit, look).await else {
         return Err(Error::new(
@@ -192,6 +194,9 @@ async fn settled(
     match found {
         Some(info) => {
             record.id = Some(info.id);
+            if home.must_compare() {
+                return Ok(Some(record));
+            }
             record.enter(Phase::Ready);
             home.registry.store(record, &lease).await.map(Some)
         }
@@ -206,7 +211,9 @@ async fn settled(
 pub(crate) async fn stop(home: &Home, key: &Key, hooks: Option<&Arc<dyn Hooks>>) -> Result<StopOutcome> {
     let held = Held::take(home, key, &Weak::new(), "stop").await?;
     let record = closed(home, key, &held, "stop").await?;
-    let id = match record.as_ref().and_then(|record| record.id.clone()) {
+    // Of one that stays open another host may have the elder sibling, which is the key's then.
+    let own = record.clone().filter(|record| record.id.is_some() && record.phase != Phase::Creating);
+    let id = match own.as_ref().and_then(|own| own.id.clone()) {
         Some(id) => Some(id),
         None => {
             let found = tagged(home, key).await?;
@@ -215,7 +222,6 @@ pub(crate) async fn stop(home: &Home, key: &Key, hooks: Option<&Arc<dyn Hooks>>)
     };
     let Some(id) = id else { return Ok(StopOutcome::NoSandbox) };
     let outcome = if home.provider.capabilities().pause {
-        let record = record.filter(|record| record.id.is_some());
         // This host's values of it wait with their calls.
         let fate = home.fates.of(key);
         let mut closed = match &fate {
@@ -223,7 +229,7 @@ pub(crate) async fn stop(home: &Home, key: &Key, hooks: Option<&Arc<dyn Hooks>>)
             None => None,
         };
         let lease = held.lease(home, key).await?;
-        let paused = pause(home, key, record, &id, &lease).await.inspect_err(|error| {
+        let paused = pause(home, key, own, &id, &lease).await.inspect_err(|error| {
             home.tell(hooks, key, Some(&id), pause_failed(error));
         })?;
         if let Some(resumes) = &mut closed {
@@ -250,9 +256,14 @@ pub(crate) async fn destroy(
         record => record,
     };
     let lease = held.lease(home, key).await?;
-    let Some(record) = record.filter(|record| !record.is_tombstone()) else {
+    let Some(record) = record else { return destroy_unrecorded(home, key, hooks, &lease).await };
+    if record.is_tombstone() {
+        if record.replaces.is_some() {
+            // What comes next takes the place of nothing.
+            forget(&*home.registry, Record { replaces: None, ..record }, &lease).await?;
+        }
         return destroy_unrecorded(home, key, hooks, &lease).await;
-    };
+    }
     let id = record.id.clone();
     let outcome = destroy_recorded(home, record, &lease).await?;
     if outcome == DestroyOutcome::Destroyed {
@@ -297,6 +308,7 @@ pub(crate) async fn destroy_recorded(
     lease: &Lease,
 ) -> Result<DestroyOutcome> {
     record.enter(Phase::Destroying);
+    record.replaces = None;
     let record = home.registry.store(record, lease).await?;
     Ok(finish_destroy(home, record, lease).await?.0)
 }
@@ -307,18 +319,13 @@ pub(crate) async fn finish_destroy(
     record: Record,
     lease: &Lease,
 ) -> Result<(DestroyOutcome, Option<Record>)> {
-    let outcome = match &record.id {
-        Some(id) => within(home, &record.key, lease, "destroy", home.provider.destroy(id)).await?,
-        None => DestroyOutcome::AlreadyGone,
-    };
+    let Some(id) = &record.id else { return Ok((DestroyOutcome::AlreadyGone, Some(record))) };
+    let outcome = within(home, &record.key, lease, "destroy", home.provider.destroy(id)).await?;
     Ok((outcome, forget(&*home.registry, record, lease).await?))
 }
 
-/// Forgets a sandbox that is gone, but not the attempts that were given up before it; returns what is left.
+/// Forgets a sandbox that is gone, but not what must outlive it; returns what is left.
 pub(crate) async fn forget(registry: &dyn Registry, record: Record, lease: &Lease) -> Result<Option<Record>> {
-    if record.is_tombstone() {
-        return Ok(Some(record));
-    }
     match record.clone().into_tombstone() {
         Some(tombstone) => registry.store(tombstone, lease).await.map(Some),
         None => registry.remove(&record, lease).await.map(|()| None),

@@ -297,7 +297,8 @@ async fn a_cancelled_acquire_leaves_its_create_to_end_and_be_recorded() {
     gate.open();
     let acquired = sandboxes.acquire("k", options()).await.unwrap();
     assert_eq!((acquired.outcome, provider.counts().created), (AcquireOutcome::Created, 1));
-    assert_eq!(acquired.facts.how, How::Unfinished);
+    // Whoever comes first settles it: this acquire, or what goes on in the background.
+    assert!(matches!(acquired.facts.how, How::Adopted | How::Unfinished));
 }
 
 #[tokio::test(start_paused = true)]

@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::config::E2bConfig;
-use crate::error::{Call, FOREIGN, NAME, NO_TEMPLATE, own_error};
+use crate::error::{Call, FOREIGN, NAME, NO_TEMPLATE, is_page, own_error};
 use crate::http::{Answer, Http, private, request, whole};
 use crate::wire::{
     Connect, CreateSandbox, CreateSnapshot, LogQuery, LogsV2, Metric, NetworkUpdate, Pause, Sandbox,
@@ -195,6 +195,11 @@ impl Control {
         let answer = self.http.send(&ask.call, request, self.config.request_timeout).await?;
         let Answer { status, headers, body } = &answer;
         let also = ask.also == Some(*status) && own_error(*status, headers, body).is_some();
+        if status.is_success() && is_page(headers) && !body.is_empty() {
+            // Of something on the way, such as the sign-in of a network: nothing says that E2B has heard the request.
+            let error = ask.call.unreadable("a web page came in place of E2B's answer");
+            return Err(error.with_context("status", status.as_u16()));
+        }
         if status.is_success() || also {
             return Ok(answer);
         }

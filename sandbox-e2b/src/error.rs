@@ -177,8 +177,17 @@ pub(crate) fn own_error(status: StatusCode, headers: &HeaderMap, body: &[u8]) ->
 }
 
 fn is_json(headers: &HeaderMap) -> bool {
+    has_media(headers, "application/json")
+}
+
+/// Tells whether an answer is a web page, which E2B never sends.
+pub(crate) fn is_page(headers: &HeaderMap) -> bool {
+    has_media(headers, "text/html")
+}
+
+fn has_media(headers: &HeaderMap, wanted: &str) -> bool {
     let value = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    value.split(';').next().is_some_and(|media| media.trim().eq_ignore_ascii_case("application/json"))
+    value.split(';').next().is_some_and(|media| media.trim().eq_ignore_ascii_case(wanted))
 }
 
 /// Reads `Retry-After`: seconds or a date; what is neither counts as absent.

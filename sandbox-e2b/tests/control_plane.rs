@@ -292,6 +292,23 @@ async fn nothing_but_a_missing_route_leads_to_v1() {
 }
 
 #[tokio::test]
+async fn a_page_of_something_on_the_way_is_no_answer_to_a_change() {
+    let page = Answer::new(200).with_header("content-type", "text/html; charset=utf-8").with_body("<html>");
+    let (proxy, provider) = alone().await;
+    proxy.add(answer(page));
+    let errors = [
+        provider.destroy(&id()).await.map(drop).unwrap_err(),
+        provider.pause(&id()).await.map(drop).unwrap_err(),
+        provider.set_lease(&id(), Duration::from_secs(60)).await.unwrap_err(),
+        provider.update_network(&id(), sandhold_core::Network::Loopback).await.unwrap_err(),
+        provider.delete_snapshot(&sandhold_core::SnapshotId::new("s")).await.map(drop).unwrap_err(),
+    ];
+    for error in errors {
+        assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unexpected, Outcome::Unknown), "{error}");
+    }
+}
+
+#[tokio::test]
 async fn a_sandbox_without_a_traffic_token_is_destroyed_and_the_create_fails() {
     let (proxy, mut provider) = alone().await;
     let mut open = sandbox();

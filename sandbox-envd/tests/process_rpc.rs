@@ -46,6 +46,17 @@ async fn death_by_signal_is_exit_code_minus_one_and_never_exited() {
 }
 
 #[tokio::test]
+async fn the_number_of_a_killed_process_is_free_when_the_kill_is_answered() {
+    let rig = Rig::new();
+    for _ in 0..100 {
+        let (pid, _events) = rig.started(program("sleep", &["100"])).await;
+        let kill = json!({ "process": { "pid": pid }, "signal": "SIGNAL_SIGKILL" });
+        assert_eq!(rig.call("SendSignal", kill).await, Ok(json!({})));
+        assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists(), "{pid} is still there");
+    }
+}
+
+#[tokio::test]
 async fn only_kill_and_term_are_implemented_of_e2bs_signals() {
     let rig = Rig::new();
     let (pid, _events) = rig.started(program("sleep", &["100"])).await;

@@ -58,6 +58,9 @@ pub struct LocalConfig {
     pub home: Option<PathBuf>,
     /// The program `sandhold-helper`. Default `$SANDHOLD_HELPER`, else beside this executable, else in `$PATH`.
     pub helper: Option<PathBuf>,
+    /// The helper that came with a package, for when neither [`Self::helper`] nor `$SANDHOLD_HELPER` names one. Where it
+    /// cannot be executed as it lies there, a copy in the state directory is. Default none.
+    pub packaged_helper: Option<PathBuf>,
     /// What must hold on this host. Default nothing beyond what every sandbox has.
     pub requirements: Vec<Requirement>,
     /// Keeps what sandboxes write in memory, so that [`sandhold_core::Resources::disk`] can be enforced; it is lost
@@ -72,6 +75,7 @@ impl Default for LocalConfig {
         Self {
             home: None,
             helper: None,
+            packaged_helper: None,
             requirements: Vec::new(),
             in_memory: false,
             start_timeout: Duration::from_secs(30),
@@ -97,6 +101,13 @@ impl LocalConfig {
     #[must_use]
     pub fn with_helper(mut self, helper: impl Into<PathBuf>) -> Self {
         self.helper = Some(helper.into());
+        self
+    }
+
+    /// Uses this helper program, which came with a package, unless another one is named.
+    #[must_use]
+    pub fn with_packaged_helper(mut self, helper: impl Into<PathBuf>) -> Self {
+        self.packaged_helper = Some(helper.into());
         self
     }
 

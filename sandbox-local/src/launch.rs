@@ -16,8 +16,10 @@ use tokio::net::unix::pipe::Receiver;
 use tokio::runtime::Handle;
 
 use crate::cleanup::Found;
+use crate::config::LocalConfig;
 use crate::failure::Failure;
 use crate::monitor::READY;
+use crate::packaged;
 
 /// The name of the helper program.
 const HELPER: &str = "sandhold-helper";
@@ -27,7 +29,7 @@ const WAYS: &str = "build it by `make helper`, then name it by LocalConfig::with
                     beside this executable or in PATH, or call sandhold_local::init() first thing in main";
 
 /// The reason of an error that is about the helper itself.
-const NO_HELPER: &str = "no_helper";
+pub(crate) const NO_HELPER: &str = "no_helper";
 
 /// What the helper needs of the environment: to find `newuidmap`, and the libraries of a program that is its own helper.
 const KEPT_VARIABLES: [&str; 2] = ["PATH", "LD_LIBRARY_PATH"];
@@ -47,14 +49,17 @@ pub(crate) struct Helper {
 }
 
 impl Helper {
-    /// Finds the helper: the option, `SANDHOLD_HELPER`, this very program when it called `init`, beside this
-    /// executable, `PATH`.
-    pub(crate) fn find(option: Option<&Path>) -> Result<Self> {
-        if let Some(path) = option {
+    /// Finds the helper: the option, `SANDHOLD_HELPER`, the one of a package, this very program when it called `init`,
+    /// beside this executable, `PATH`.
+    pub(crate) fn find(config: &LocalConfig, state: &Path) -> Result<Self> {
+        if let Some(path) = &config.helper {
             return Self::at(path, "LocalConfig::with_helper");
         }
         if let Some(path) = std::env::var_os("SANDHOLD_HELPER").filter(|path| !path.is_empty()) {
             return Self::at(Path::new(&path), "SANDHOLD_HELPER");
+        }
+        if let Some(path) = &config.packaged_helper {
+            return Ok(Self { program: packaged::executable(path, state)?, prefix: None });
         }
         let own = std::env::current_exe().ok();
         if crate::helper::is_own_helper()

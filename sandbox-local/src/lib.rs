@@ -23,6 +23,7 @@ mod launch;
 mod layer;
 mod link;
 mod monitor;
+mod packaged;
 mod probe;
 mod provider;
 mod record;

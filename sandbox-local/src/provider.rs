@@ -74,7 +74,7 @@ impl LocalProvider {
     pub fn new(config: LocalConfig) -> Result<Self> {
         let at = |error: Error| error.at(NAME, "open");
         let home = StateDir::open(config.resolve_home().map_err(at)?).map_err(at)?;
-        let helper = Helper::find(config.helper.as_deref()).map_err(at)?;
+        let helper = Helper::find(&config, home.root()).map_err(at)?;
         let fingerprint = format!("local:{}", home.root().display());
         let store = Store::below(home.root());
         Ok(Self(Arc::new(Inner { config, home, store, helper, fingerprint, probed: OnceCell::new() })))

@@ -36,16 +36,25 @@ pub(crate) fn replace(staged: &Path, path: &Path, content: &[u8]) -> Result<()> 
 
 /// As [`replace`], and comes by a failpoint before the rename.
 pub(crate) fn replace_at(staged: &Path, path: &Path, content: &[u8], point: &str) -> Result<()> {
+    put(staged, path, content, point, true)?;
+    path.parent().map_or(Ok(()), beneath::sync_dir)
+}
+
+/// As [`replace_at`], for what may be torn or not there after a power cut: nothing is waited for.
+pub(crate) fn replace_lazily(staged: &Path, path: &Path, content: &[u8], point: &str) -> Result<()> {
+    put(staged, path, content, point, false)
+}
+
+fn put(staged: &Path, path: &Path, content: &[u8], point: &str, synced: bool) -> Result<()> {
     let write = || -> Result<()> {
         let mut file = create_file(staged)?;
         file.write_all(content)
-            .and_then(|()| file.sync_all())
+            .and_then(|()| if synced { file.sync_all() } else { Ok(()) })
             .map_err(|failure| error::io("write", staged, failure))?;
         if !point.is_empty() {
             crate::failpoint::pass(point);
         }
         fs::rename(staged, path).map_err(|failure| error::io("replace", path, failure))
     };
-    write().inspect_err(|_| drop(fs::remove_file(staged)))?;
-    path.parent().map_or(Ok(()), beneath::sync_dir)
+    write().inspect_err(|_| drop(fs::remove_file(staged)))
 }

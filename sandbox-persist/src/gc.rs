@@ -82,6 +82,7 @@ impl Vault {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidState`] with reason `damaged`, which names the snapshot: see [`Vault::repair`];
+    /// [`ErrorKind::Unsupported`] with reason `in_repo` for a vault in somebody's repository;
     /// [`ErrorKind::Timeout`] with reason `busy` or `budget`.
     ///
     /// # Cancellation
@@ -90,6 +91,7 @@ impl Vault {
     pub async fn gc(&self, options: GcOptions) -> Result<Collected> {
         let inner = Arc::clone(&self.0);
         run_blocking(options.budget, move |cancel| {
+            inner.refuse_in_repo("gc", "git deletes and gathers there, and keeps what snapshots need")?;
             let _alone = Lock::take(&inner.lock_path("vault"), Sharing::Exclusive, cancel)?;
             inner.gc_alone(&options, cancel)
         })

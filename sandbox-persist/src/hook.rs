@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use sandhold_core::{
-    Error, ErrorKind, Key, PersistHook, RestoreReason, RestoreReport, Result, Sandbox, SandboxHandle,
-    SandboxId, SandboxState,
+    Error, ErrorKind, Key, PersistHook, REASON_PAUSED, RestoreReason, RestoreReport, Result, Sandbox,
+    SandboxHandle, SandboxId, SandboxState,
 };
 
 use crate::capture::CaptureOptions;
@@ -15,6 +16,9 @@ use crate::remote::RemoteWorkspace;
 use crate::restore::{OnDirty, RestoreOptions};
 use crate::snapshot::Snapshot;
 use crate::vault::Vault;
+
+/// How often a hook captures by default: every 5 minutes.
+pub const DEFAULT_SAVE_INTERVAL: Duration = Duration::from_secs(5 * 60);
 
 /// The hook for [`sandhold_core::Sandboxes::with_persist`]: a workspace inside each sandbox is captured before a pause, before a
 /// destroy and on an interval, and put back into the sandbox that takes its place.
@@ -29,8 +33,10 @@ pub struct VaultHook {
     capture: CaptureOptions,
     restore: RestoreOptions,
     mirror: Option<Mirror>,
-    /// Sandboxes whose work was saved right before they were paused: nothing has changed since.
-    paused: Mutex<HashMap<Key, SandboxId>>,
+    interval: Option<Duration>,
+    /// Sandboxes whose work was saved right before they were paused, and since when they had run then: nothing has
+    /// changed until they run again.
+    paused: Mutex<HashMap<Key, (SandboxId, SystemTime)>>,
 }
 
 impl VaultHook {
@@ -43,6 +49,7 @@ impl VaultHook {
             // What a template brought is kept as a snapshot, and the work takes its place.
             restore: RestoreOptions::new().with_on_dirty(OnDirty::Capture),
             mirror: None,
+            interval: Some(DEFAULT_SAVE_INTERVAL),
             paused: Mutex::default(),
         }
     }
@@ -58,6 +65,14 @@ impl VaultHook {
     #[must_use]
     pub fn with_restore(mut self, options: RestoreOptions) -> Self {
         self.restore = options;
+        self
+    }
+
+    /// Captures so often while a sandbox is in use; `None` is only before a pause, before a destroy and on demand. Default
+    /// [`DEFAULT_SAVE_INTERVAL`].
+    #[must_use]
+    pub fn with_interval(mut self, interval: Option<Duration>) -> Self {
+        self.interval = interval;
         self
     }
 
@@ -135,8 +150,10 @@ impl VaultHook {
     /// Whether it sleeps since its work was saved, so that it need not be woken for saving it again.
     async fn sleeps_saved(&self, sandbox: &Sandbox) -> bool {
         let saved = self.paused.lock().unwrap_or_else(PoisonError::into_inner).get(sandbox.key()).cloned();
-        saved.as_ref() == Some(sandbox.id())
-            && sandbox.info().await.is_ok_and(|info| info.state == SandboxState::Paused)
+        let Some((id, started_at)) = saved.filter(|(id, _)| id == sandbox.id()) else { return false };
+        sandbox.info().await.is_ok_and(|info| {
+            info.id == id && info.state == SandboxState::Paused && info.started_at == started_at
+        })
     }
 }
 
@@ -148,9 +165,15 @@ impl PersistHook for VaultHook {
     }
 
     async fn before_pause(&self, sandbox: &Sandbox) -> Result<()> {
-        unless_missing(self.save(sandbox).await)?;
-        let mut paused = self.paused.lock().unwrap_or_else(PoisonError::into_inner);
-        paused.insert(sandbox.key().clone(), sandbox.id().clone());
+        match self.save(sandbox).await {
+            // It sleeps already, and is not woken to be put to sleep.
+            Err(error) if error.reason() == Some(REASON_PAUSED) => return Ok(()),
+            saved => unless_missing(saved)?,
+        }
+        if let Ok(info) = sandbox.info().await {
+            let mut paused = self.paused.lock().unwrap_or_else(PoisonError::into_inner);
+            paused.insert(sandbox.key().clone(), (info.id, info.started_at));
+        }
         Ok(())
     }
 
@@ -159,6 +182,10 @@ impl PersistHook for VaultHook {
             return Ok(());
         }
         unless_missing(self.save(sandbox).await)
+    }
+
+    fn interval(&self) -> Option<Duration> {
+        self.interval
     }
 
     async fn tick(&self, sandbox: &Sandbox) -> Result<()> {

@@ -138,6 +138,8 @@ fn tokens(text: &[u8]) -> Option<Vec<Token>> {
                 at += stars;
                 match text.get(at) {
                     None if stars > 0 && begins => Token::All,
+                    // Git lets the stars stand for any number of directories here, but not for none.
+                    Some(b'\\') if stars > 0 && begins && text.get(at + 1) == Some(&b'/') => Token::All,
                     Some(b'/') if stars > 0 && begins => {
                         at += 1;
                         Token::Dirs
@@ -279,6 +281,8 @@ mod tests {
             ("foo**bar", "fooxbar", true),
             ("foo**/bar", "foo/x/bar", true),
             ("fo[o]**/bar", "foo/x/bar", false),
+            ("/**\\/[^b]", "x/y z/a", true),
+            ("/**\\/[^b]", "a", false),
             ("trail  \r", "trail", true),
             ("[", "[", false),
         ] {

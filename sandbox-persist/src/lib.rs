@@ -14,6 +14,7 @@ mod beneath;
 mod bundle;
 mod cancel;
 mod capture;
+mod config;
 mod durable;
 mod error;
 mod failpoint;
@@ -36,13 +37,16 @@ mod time;
 mod vault;
 mod verify;
 
-pub use bundle::{Bundle, BundleHeader, BundleLimits, BundleOptions, ImportOptions, Imported, Provenance};
+pub use bundle::{
+    AdoptOptions, Bundle, BundleHeader, BundleLimits, BundleOptions, ImportOptions, Imported, Provenance,
+};
 pub use cancel::{Phase, Progress, ProgressFn};
 pub use capture::{CaptureOptions, CaptureRules, DEFAULT_MAX_FILE};
+pub use config::PersistConfig;
 #[cfg(feature = "testing")]
 pub use failpoint::FAILPOINTS;
 pub use gc::{Collected, GcOptions};
-pub use hook::VaultHook;
+pub use hook::{DEFAULT_SAVE_INTERVAL, VaultHook};
 pub use mirror::{
     AzureTarget, DEFAULT_EXIT_BUDGET, DEFAULT_MAX_OBJECT_MB, DEFAULT_MULTIPART_ABOVE_MB,
     DEFAULT_UPLOAD_BUDGET, Fetched, GcsTarget, Mirror, MirrorConfig, MirrorMode, MirrorTarget, MirroredRepo,

@@ -41,7 +41,8 @@ impl Vault {
     /// ref is moved from one commit to another. Every object is read, so that this takes as long as reading the vault.
     ///
     /// # Errors
-    /// Whatever the file system says. What cannot be made whole is no error, but in the answer.
+    /// Whatever the file system says; [`sandhold_core::ErrorKind::Unsupported`] with reason `in_repo` for a vault in
+    /// somebody's repository. What cannot be made whole is no error, but in the answer.
     ///
     /// # Cancellation
     /// Dropping the future stops the work. Whatever moment that is, or a crash, nothing is lost, and the next repair goes
@@ -49,6 +50,7 @@ impl Vault {
     pub async fn repair(&self, budget: Option<Duration>) -> Result<Repaired> {
         let inner = Arc::clone(&self.0);
         run_blocking(budget, move |cancel| {
+            inner.refuse_in_repo("repair", "what is damaged there is for `git fsck` and its owner")?;
             let _alone = Lock::take(&inner.lock_path("vault"), Sharing::Exclusive, cancel)?;
             inner.repair_alone(cancel)
         })

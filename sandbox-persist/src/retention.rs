@@ -9,6 +9,7 @@ use sandhold_core::{Error, ErrorKind, Result};
 
 use crate::cancel::{Cancel, run_blocking};
 use crate::failpoint;
+use crate::oid::ObjectId;
 use crate::restore::{Wanted, unfinished};
 use crate::snapshot::{RunOutcome, SnapId, Snapshot, Status};
 use crate::vault::{Closure, Inner, Lock, Sharing, Store, Vault};
@@ -29,8 +30,11 @@ pub struct Retention {
     pub max_count: Option<usize>,
     /// How many bytes of packs the kept ones need at most, the newest first. No limit by default.
     pub max_bytes: Option<u64>,
-    /// Whether only snapshots go that have a copy in a bucket. `false` by default.
+    /// Whether only snapshots go whose newest state has a copy in a bucket. `false` by default.
     pub require_mirror: bool,
+    /// Whether snapshots go whose very files were committed since: a newer snapshot of the workspace, which stays, has that
+    /// commit in its history. `false` by default.
+    pub superseded: bool,
     /// Whether nothing is deleted, and the answer tells what would be. `false` by default.
     pub dry: bool,
 }
@@ -43,6 +47,7 @@ impl Default for Retention {
             max_count: None,
             max_bytes: None,
             require_mirror: false,
+            superseded: false,
             dry: false,
         }
     }
@@ -90,6 +95,13 @@ impl Retention {
         self
     }
 
+    /// Lets snapshots go whose very files were committed since.
+    #[must_use]
+    pub fn with_superseded(mut self, superseded: bool) -> Self {
+        self.superseded = superseded;
+        self
+    }
+
     /// Only tells what would be deleted.
     #[must_use]
     pub fn with_dry(mut self, dry: bool) -> Self {
@@ -109,7 +121,7 @@ impl Retention {
 }
 
 /// Reads a rule such as `168h`, `1h30m`, `45s` or `14d`.
-fn parse_age(text: &str) -> Option<Duration> {
+pub(crate) fn parse_age(text: &str) -> Option<Duration> {
     let mut total: u64 = 0;
     let mut rest = text;
     while !rest.is_empty() {
@@ -138,7 +150,7 @@ pub enum KeptBecause {
     LastGood,
     /// Its session goes on, or was silent for less than an hour.
     Live,
-    /// It has no copy in a bucket, and the policy wants one.
+    /// Its newest state has no copy in a bucket, and the policy wants one.
     NotMirrored,
     /// A restore of it was begun and has not ended, or one over what it alone may have.
     Restoring,
@@ -220,7 +232,7 @@ impl Inner {
                 () if is_live => Some(KeptBecause::Live),
                 () if good.contains(&snapshot.id) => Some(KeptBecause::LastGood),
                 () if begun.contains(&snapshot.id) => Some(KeptBecause::Restoring),
-                () if retention.require_mirror && !is_mirrored(snapshot) => Some(KeptBecause::NotMirrored),
+                () if retention.require_mirror && !snapshot.is_mirrored() => Some(KeptBecause::NotMirrored),
                 () if retention.dry => None,
                 () => self.unlink(snapshot, cancel)?,
             };
@@ -246,7 +258,7 @@ impl Inner {
         let doomed = self.over_limits(known, retention, now, cancel)?;
         for snapshot in known {
             let is_held = held.iter().any(|held| held.id == snapshot.id);
-            if is_held || is_mirrored(snapshot) || !doomed.contains(&snapshot.id) {
+            if is_held || has_copy(snapshot) || !doomed.contains(&snapshot.id) {
                 continue;
             }
             if !retention.dry {
@@ -271,7 +283,7 @@ impl Inner {
             Err(failure) => return Err(failure),
         }
         failpoint::pass("prune.unlinked");
-        if !is_mirrored(snapshot) {
+        if !has_copy(snapshot) {
             self.records.remove(&snapshot.id)?;
         }
         failpoint::pass("prune.done");
@@ -321,7 +333,47 @@ impl Inner {
                 }
             }
         }
+        if retention.superseded {
+            self.add_superseded(snapshots, &mut doomed, cancel)?;
+        }
         Ok(doomed)
+    }
+
+    /// Adds the snapshots whose files are those of a commit that a newer one has, which stays.
+    fn add_superseded(
+        &self,
+        snapshots: &[Snapshot],
+        doomed: &mut BTreeSet<SnapId>,
+        cancel: &Cancel,
+    ) -> Result<()> {
+        let repository = self.objects.open()?;
+        let mut committed: BTreeMap<&Path, BTreeSet<ObjectId>> = BTreeMap::new();
+        let mut walked = BTreeSet::new();
+        for snapshot in snapshots.iter().rev() {
+            cancel.check()?;
+            if doomed.contains(&snapshot.id) {
+                continue;
+            }
+            let trees = committed.entry(&snapshot.workspace).or_default();
+            if trees.contains(&snapshot.tree)
+                && snapshot.retention.is_none()
+                && snapshot.receipt.is_none()
+                && self.is_but_files(&repository, snapshot)
+            {
+                doomed.insert(snapshot.id.clone());
+                continue;
+            }
+            if let Some(head) = snapshot.head.filter(|head| snapshot.has_history && walked.insert(*head)) {
+                trees.extend(trees_of(&repository, head));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether git can hold all of it.
+    fn is_but_files(&self, repository: &git2::Repository, snapshot: &Snapshot) -> bool {
+        crate::capture::read_side(repository, snapshot)
+            .is_ok_and(|side| side.empty_dirs.is_empty() && side.metadata.is_empty())
     }
 
     /// For each workspace the newest snapshot that can be restored: a baseline only where there is nothing else.
@@ -348,8 +400,19 @@ fn is_good(store: &Store, repository: &git2::Repository, snapshot: &Snapshot) ->
             .is_ok_and(|wanted| wanted.items.values().all(|item| store.has(item.id)))
 }
 
-fn is_mirrored(snapshot: &Snapshot) -> bool {
-    snapshot.remote.as_ref().is_some_and(|remote| remote.is_uploaded())
+/// Whether some state of it is elsewhere, which its manifest alone tells.
+fn has_copy(snapshot: &Snapshot) -> bool {
+    snapshot.remote.as_ref().is_some_and(|remote| !remote.key.is_empty())
+}
+
+/// The trees of a commit and of those before it, as far back as anybody would look.
+fn trees_of(repository: &git2::Repository, head: ObjectId) -> BTreeSet<ObjectId> {
+    const COMMITS: usize = 1000;
+    let Ok(mut walk) = repository.revwalk() else { return BTreeSet::new() };
+    if walk.push(head.into()).is_err() {
+        return BTreeSet::new();
+    }
+    walk.take(COMMITS).map_while(|id| Some(repository.find_commit(id.ok()?).ok()?.tree_id().into())).collect()
 }
 
 /// Zero where the clock was set back.

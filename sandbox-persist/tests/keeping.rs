@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use sandhold_persist::{
-    BundleOptions, CaptureOptions, Examined, GcOptions, ImportOptions, KeptBecause, RestoreOptions,
-    Retention, RunOutcome, Snapshot, Vault, VerifyDepth, VerifyOptions,
+    BundleOptions, CaptureOptions, Examined, GcOptions, ImportOptions, KeptBecause, Mirror, MirrorConfig,
+    MirrorTarget, RestoreOptions, Retention, RunOutcome, Snapshot, Vault, VerifyDepth, VerifyOptions,
 };
 use support::{Place, git, open, tree};
 
@@ -353,4 +353,61 @@ async fn what_is_left_of_a_pack_that_was_cut_is_saved() {
     assert_eq!(repaired.packs, 1);
     // The last object of the pack is cut, and whoever needs it is named.
     assert!(!repaired.incomplete.is_empty());
+}
+
+#[tokio::test]
+async fn a_snapshot_whose_files_were_committed_since_goes_where_that_is_asked_for() {
+    let place = Place::new().await;
+    place.git(&["init", "-q", "-b", "main"]);
+    let commit = |message: &str| {
+        place.git(&["add", "-A"]);
+        place.git(&["commit", "-q", "-m", message]);
+    };
+    let made = captures(&place, 2).await;
+    commit("both");
+    let third = capture(&place, "committed").await;
+    place.write("file", "never committed");
+    let untracked = place.vault.capture(&place.work, CaptureOptions::new()).await.unwrap();
+    place.write("file", "committed");
+    place.vault.set_retention(&made[1].id, Some("9d")).await.unwrap();
+    commit("third");
+    let last = capture(&place, "last").await;
+    let rule = || Retention::new().with_manual(None).with_superseded(true);
+    // Its own rule wins; the first one was never committed as it was, nor was the fourth.
+    assert_eq!(place.vault.prune(rule()).await.unwrap().removed, std::slice::from_ref(&third.id));
+    place.vault.set_retention(&made[1].id, None).await.unwrap();
+    let pruned = place.vault.prune(rule()).await.unwrap();
+    assert_eq!((pruned.removed, pruned.kept), (vec![made[1].id.clone()], Vec::new()));
+    place.vault.gc(at_once()).await.unwrap();
+    restores(&place, &place.vault, &made[0], "content 0").await;
+    restores(&place, &place.vault, &untracked, "never committed").await;
+    restores(&place, &place.vault, &last, "last").await;
+    // What has gone is in the history of what stays.
+    let tree = third.tree.to_string();
+    git(&place.vault.git_dir(), &["cat-file", "-e", &tree]);
+    place.fsck();
+}
+
+#[tokio::test]
+async fn a_newer_state_than_the_one_that_was_mirrored_counts_as_not_mirrored() {
+    let place = Place::new().await;
+    let session = place.vault.begin(&place.work, CaptureOptions::new());
+    place.write("file", "one");
+    let first = session.capture().await.unwrap().unwrap();
+    let target = MirrorTarget::File(place.path("mirror"));
+    let mirror = Mirror::open(MirrorConfig::new(target)).unwrap();
+    assert!(mirror.upload(&place.vault, &first.id).await.unwrap().is_mirrored());
+    place.write("file", "two");
+    session.capture().await.unwrap();
+    let ended = session.end(RunOutcome::Clean, None).await.unwrap();
+    let id = ended.map_or(first.id, |ended| ended.id);
+    // A newer one, so that this is not the last good one.
+    capture(&place, "after").await;
+    let soon = Retention::new().with_runs(Some(Duration::from_nanos(1))).with_require_mirror(true);
+    let pruned = place.vault.prune(soon.clone()).await.unwrap();
+    assert_eq!(pruned.kept, [(id.clone(), KeptBecause::NotMirrored)]);
+    mirror.upload(&place.vault, &id).await.unwrap();
+    assert_eq!(place.vault.prune(soon).await.unwrap().removed, std::slice::from_ref(&id));
+    // The manifest stays, and says where the copy is.
+    assert!(place.vault.snapshots().await.unwrap().iter().any(|found| found.id == id && found.is_mirrored()));
 }

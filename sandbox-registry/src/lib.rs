@@ -22,9 +22,11 @@ mod pages;
 mod postgres;
 #[cfg(feature = "sqlite")]
 mod sqlite;
+mod url;
 
 pub use file::FileRegistry;
 #[cfg(feature = "postgres")]
 pub use postgres::{PostgresConfig, PostgresRegistry};
 #[cfg(feature = "sqlite")]
 pub use sqlite::SqliteRegistry;
+pub use url::RegistryUrl;

@@ -66,13 +66,7 @@ impl Secrets {
         let reading = Arc::clone(&store);
         let kept = blocking(move || {
             reading.make_dir(SECRETS)?;
-            let mut all = BTreeMap::new();
-            for id in reading.names(SECRETS)? {
-                if let Some(kept) = reading.read::<Kept>(&format!("{SECRETS}/{id}"))? {
-                    all.insert(id, kept);
-                }
-            }
-            Ok(all)
+            Ok(reading.read_all(SECRETS)?.0)
         });
         Ok(Self { store, kept: RwLock::new(kept.await?) })
     }

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::UNIX_EPOCH;
 
 use axum::Router;
 use axum::extract::State;
@@ -58,13 +59,7 @@ impl Snapshots {
         let reading = Arc::clone(&store);
         let notes = blocking(move || {
             reading.make_dir(SNAPSHOTS)?;
-            let mut all = BTreeMap::new();
-            for id in reading.names(SNAPSHOTS)? {
-                if let Some(notes) = reading.read::<Notes>(&format!("{SNAPSHOTS}/{id}"))? {
-                    all.insert(id, notes);
-                }
-            }
-            Ok(all)
+            Ok(reading.read_all(SNAPSHOTS)?.0)
         });
         Ok(Self { provider, store, notes: RwLock::new(notes.await?) })
     }
@@ -225,17 +220,17 @@ async fn list(State(app): State<Arc<App>>, uri: Uri) -> ApiResult<Response> {
     };
     let mut all = app.snapshots.all().await?;
     all.retain(|(info, notes)| info.sandbox.is_some() && is_asked(notes));
-    // Newest first; the cursor is the id after which the page begins.
+    // Newest first; the cursor is the place after which the page begins, as what is there may be gone by then.
     all.reverse();
-    let begin = match &query.next_token {
+    if all.iter().all(|(info, _)| info.created_at.is_some()) {
+        all.sort_by(|(a, _), (b, _)| place(b).cmp(&place(a)));
+    }
+    let begin = match query.next_token.as_deref().map(read_cursor).transpose()? {
         None => 0,
-        Some(token) => {
-            let at = all.iter().position(|(info, _)| info.id.as_str() == token);
-            // One that was deleted between two pages: what is left cannot be told from what was seen.
-            1 + at.ok_or_else(|| {
-                ApiError::bad_request("the query parameter \"nextToken\" is not one of this list")
-            })?
-        }
+        Some((at, id)) => match all.iter().position(|(info, _)| info.id.as_str() == id) {
+            Some(last) => last + 1,
+            None => all.iter().position(|(info, _)| place(info) < (at, id)).unwrap_or(all.len()),
+        },
     };
     let limit = query.limit.map_or(MAX_PAGE, |limit| usize::try_from(limit).unwrap_or(MAX_PAGE));
     let page: Vec<_> = all.iter().skip(begin).take(limit).collect();
@@ -243,9 +238,25 @@ async fn list(State(app): State<Arc<App>>, uri: Uri) -> ApiResult<Response> {
     let body: Vec<_> = page.iter().map(|(info, notes)| shown(info, notes)).collect();
     let mut response = axum::Json(body).into_response();
     if let Some((info, _)) = page.last().filter(|_| more)
-        && let Ok(token) = HeaderValue::from_str(info.id.as_str())
+        && let Ok(token) = HeaderValue::from_str(&write_cursor(info))
     {
         response.headers_mut().insert(NEXT_TOKEN_HEADER, token);
     }
     Ok(response)
+}
+
+/// Where a snapshot stands in the list: when it was taken, in nanoseconds, and its id.
+fn place(info: &SnapshotInfo) -> (u128, &str) {
+    let since = info.created_at.and_then(|at| at.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
+    (since.as_nanos(), info.id.as_str())
+}
+
+fn write_cursor(info: &SnapshotInfo) -> String {
+    let (at, id) = place(info);
+    format!("{at}_{id}")
+}
+
+fn read_cursor(token: &str) -> ApiResult<(u128, &str)> {
+    let read = token.split_once('_').and_then(|(at, id)| Some((at.parse().ok()?, id)));
+    read.ok_or_else(|| ApiError::bad_request("the query parameter \"nextToken\" is not one of this list"))
 }

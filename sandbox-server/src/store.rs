@@ -1,5 +1,6 @@
 //! What the server keeps in its home: small JSON documents, each replaced whole.
 
+use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
@@ -95,7 +96,7 @@ impl Store {
                 });
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(failed("read", &path, error)),
+            Err(error) => return Err(self.failed("read", &path, error)),
         }
         let mut secret = [0; SECRET_BYTES];
         getrandom::fill(&mut secret).map_err(|error| {
@@ -115,12 +116,33 @@ impl Store {
         let bytes = match std::fs::read(&path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(failed("read", &path, error)),
+            Err(error) => return Err(self.failed("read", &path, error)),
         };
         serde_json::from_slice(&bytes).map(Some).map_err(|error| {
             Error::new(ErrorKind::Unexpected, format!("{} cannot be understood", path.display()))
                 .with_source(error)
         })
+    }
+
+    /// Reads all documents of a directory, by name. One that cannot be understood is left out, and left as it is: it must
+    /// not take the others away. Says by the second value whether there was one.
+    pub(crate) fn read_all<T: DeserializeOwned>(
+        &self,
+        directory: &str,
+    ) -> Result<(BTreeMap<String, T>, bool)> {
+        let (mut all, mut damaged) = (BTreeMap::new(), false);
+        for name in self.names(directory)? {
+            match self.read(&format!("{directory}/{name}")) {
+                Ok(Some(document)) => drop(all.insert(name, document)),
+                Ok(None) => {}
+                Err(error) if error.kind() == ErrorKind::Unexpected => {
+                    tracing::error!(%error, "a document is left out; restore it from a copy, or remove it");
+                    damaged = true;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok((all, damaged))
     }
 
     /// Replaces a document whole: a reader sees the old one or the new one.
@@ -136,7 +158,7 @@ impl Store {
         let staged = self.stage(path, bytes, durability)?;
         if let Err(error) = std::fs::rename(&staged, path) {
             let _ = std::fs::remove_file(&staged);
-            return Err(failed("write", path, error));
+            return Err(self.failed("write", path, error));
         }
         if durability == Durability::Machine {
             self.sync_parent(path)?;
@@ -148,7 +170,7 @@ impl Store {
     pub(crate) fn remove(&self, name: &str) -> Result<()> {
         let path = self.root.join(name);
         match std::fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("remove", &path, error)),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(self.failed("remove", &path, error)),
             _ => Ok(()),
         }
     }
@@ -170,8 +192,14 @@ impl Store {
         };
         match read() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-            listed => listed.map_err(|error| failed("list", &path, error)),
+            listed => listed.map_err(|error| self.failed("list", &path, error)),
         }
+    }
+
+    /// Says what failed without where the home is: clients are told, too.
+    fn failed(&self, doing: &'static str, path: &Path, error: io::Error) -> Error {
+        failed(doing, path.strip_prefix(&self.root).unwrap_or(path), error)
+            .with_context("home", self.root.display())
     }
 
     fn stage(&self, path: &Path, bytes: &[u8], durability: Durability) -> Result<PathBuf> {
@@ -186,7 +214,7 @@ impl Store {
         };
         write().map_err(|error| {
             let _ = std::fs::remove_file(&staged);
-            failed("write", path, error)
+            self.failed("write", path, error)
         })?;
         Ok(staged)
     }
@@ -210,7 +238,9 @@ impl Store {
 
     fn sync_parent(&self, path: &Path) -> Result<()> {
         let parent = path.parent().unwrap_or(&self.root);
-        File::open(parent).and_then(|parent| parent.sync_all()).map_err(|error| failed("sync", parent, error))
+        File::open(parent)
+            .and_then(|parent| parent.sync_all())
+            .map_err(|error| self.failed("sync", parent, error))
     }
 }
 
@@ -284,5 +314,14 @@ mod tests {
         let secret = Store::open(home.path()).unwrap().secret().unwrap();
         assert_eq!(Store::open(home.path()).unwrap().secret().unwrap(), secret);
         assert_ne!(secret, [0; SECRET_BYTES]);
+    }
+
+    #[test]
+    fn what_clients_are_told_of_a_document_does_not_say_where_the_home_is() {
+        let home = tempfile::tempdir().unwrap();
+        let store = Store::open(home.path()).unwrap();
+        let error = store.write("things/a", &1, Durability::Process).unwrap_err();
+        assert_eq!(error.message(), "cannot write things/a");
+        assert!(error.to_string().contains(&home.path().display().to_string()), "the log tells: {error}");
     }
 }

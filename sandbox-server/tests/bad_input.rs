@@ -103,6 +103,8 @@ fn a_create_that_cannot_be_is_refused_before_anything_is_made() {
         body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
         body
     };
+    let volume = Request::new("POST", "/volumes").key().json(&json!({ "name": "data" })).send(at);
+    assert_eq!(volume.status, 201, "{volume:?}");
     for body in [
         json!({}),
         json!([]),
@@ -130,10 +132,13 @@ fn a_create_that_cannot_be_is_refused_before_anything_is_made() {
         base(json!({ "network": { "allowOut": ["example.com"] } })),
         base(json!({ "network": { "allowOut": ["exa mple"], "denyOut": ["0.0.0.0/0"] } })),
         base(json!({ "network": { "httpsPorts": [49983] } })),
+        base(json!({ "network": { "maskRequestHost": "a\r\nX: y" } })),
         base(json!({ "iam": { "tokens": {} } })),
         base(json!({ "volumeMounts": [{ "name": "none", "path": "/data" }] })),
         base(json!({ "volumeMounts": [{ "name": "none", "path": "data" }] })),
         base(json!({ "volumeMounts": [{ "name": "none", "path": "/a/../b" }] })),
+        base(json!({ "volumeMounts": [{ "name": "data", "path": "/x".repeat(3000) }] })),
+        base(json!({ "volumeMounts": [{ "name": "data", "path": format!("/{}", "x".repeat(256)) }] })),
     ] {
         assert_ne!(refused(&create(at, "/v2", &body), 400), "", "{body}");
     }

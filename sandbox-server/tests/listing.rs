@@ -115,3 +115,33 @@ fn filters_leave_what_was_asked_for() {
         assert!(!of(&plain.id)[field].is_null(), "{field}");
     }
 }
+
+#[test]
+fn a_page_of_snapshots_goes_on_when_all_of_the_last_one_were_deleted() {
+    let server = Served::start(&[]);
+    let at = server.address();
+    let sandbox = Box::create(at, json!({ "timeout": 600 }));
+    let take = || {
+        let taken = sandbox.control("POST", "/snapshots").json(&json!({})).send(at).json();
+        taken["snapshotID"].as_str().unwrap().to_owned()
+    };
+    let mut taken: Vec<_> = (0..5).map(|_| take()).collect();
+    taken.reverse();
+    let (mut seen, mut token) = (Vec::new(), String::new());
+    loop {
+        let path = format!("/snapshots?limit=2&nextToken={token}");
+        let page = Request::new("GET", &path).key().send(at);
+        assert_eq!(page.status, 200, "{page:?}");
+        for snapshot in page.json().as_array().unwrap() {
+            let id = snapshot["snapshotID"].as_str().unwrap().to_owned();
+            let delete = Request::new("DELETE", &format!("/templates/{}", id.replace(':', "%3A")));
+            assert_eq!(delete.key().send(at).status, 204);
+            seen.push(id);
+        }
+        match page.header("x-next-token") {
+            Some(next) => token = next.to_owned(),
+            None => break,
+        }
+    }
+    assert_eq!(seen, taken);
+}

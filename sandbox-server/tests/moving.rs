@@ -25,15 +25,16 @@ use tempfile::TempDir;
 /// A path that every base has a place for.
 const WORK: &str = "/home/user/project";
 
-fn local(dir: &Path) -> Arc<dyn SandboxProvider> {
-    let state = dir.join("local");
+/// A local provider of its own state.
+fn local(dir: &Path, name: &str) -> Arc<dyn SandboxProvider> {
+    let state = dir.join(format!("local-{name}"));
     std::fs::DirBuilder::new().mode(0o700).create(&state).unwrap();
     let bases =
         Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("bases-{}", rustix::process::geteuid().as_raw()));
     std::fs::create_dir_all(&bases).unwrap();
     std::os::unix::fs::symlink(bases, state.join("base")).unwrap();
     // The server is its own helper, by its first argument.
-    let helper = dir.join("helper");
+    let helper = dir.join(format!("helper-{name}"));
     let script =
         format!("#!/bin/sh\nexec {} sandhold-helper \"$@\"\n", env!("CARGO_BIN_EXE_sandhold-server"));
     std::fs::write(&helper, script).unwrap();
@@ -93,10 +94,16 @@ async fn work_moves_from_local_to_an_e2b_server_and_back() {
             MirrorConfig::new(MirrorTarget::File(dir.path().join("mirror"))).with_mode(MirrorMode::All);
         Mirror::open(config).unwrap()
     };
-    // Three hosts that share nothing but the mirror.
+    // Hosts that share nothing but the mirror.
     let mut places = Vec::new();
-    for (name, provider) in [("first", local(dir.path())), ("second", e2b(&served)), ("third", e2b(&served))]
-    {
+    let back = local(dir.path(), "back");
+    let order = [
+        ("first", local(dir.path(), "here")),
+        ("second", e2b(&served)),
+        ("third", back),
+        ("fourth", e2b(&served)),
+    ];
+    for (name, provider) in order {
         let hook = VaultHook::new(vault(dir.path(), name).await, WORK).with_mirror(mirror());
         let hook = Arc::new(hook);
         let sandboxes = Sandboxes::new(provider)
@@ -130,15 +137,23 @@ async fn work_moves_from_local_to_an_e2b_server_and_back() {
     assert!(saved.is_mirrored());
     there.destroy().await.unwrap();
 
+    // Local again, where there is nothing of the first host, and from there to a server once more.
     let back = acquired(&places[2].0).await;
     assert_eq!(inside(&back).await, changed);
+    run(&back, "cd /home/user/project && printf 'again\n' >src/again.rs && chmod 644 new/file && rm link")
+        .await;
+    let changed = inside(&back).await;
     back.destroy().await.unwrap();
+
+    let again = acquired(&places[3].0).await;
+    assert_eq!(inside(&again).await, changed);
+    again.destroy().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn commits_of_a_sandbox_and_its_receipt_survive_without_git_inside_being_asked() {
     let dir = TempDir::new().unwrap();
-    let sandboxes = Sandboxes::new(local(dir.path()));
+    let sandboxes = Sandboxes::new(local(dir.path(), "here"));
     let sandbox = acquired(&sandboxes).await;
     run(
         &sandbox,
@@ -178,7 +193,7 @@ async fn work_is_saved_before_a_pause_and_a_sleeper_is_not_woken_to_save_it_agai
     let dir = TempDir::new().unwrap();
     let vault = vault(dir.path(), "vaults").await;
     let hook = Arc::new(VaultHook::new(vault.clone(), WORK));
-    let sandboxes = Sandboxes::new(local(dir.path())).with_persist(hook.clone());
+    let sandboxes = Sandboxes::new(local(dir.path(), "here")).with_persist(hook.clone());
     let sandbox = acquired(&sandboxes).await;
     // There is no workspace yet, which is no work that is lost.
     hook.tick(&sandbox).await.unwrap();

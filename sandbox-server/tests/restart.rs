@@ -156,3 +156,42 @@ fn a_key_whose_sandbox_ended_before_that_was_noted_makes_no_other_one() {
         "{late:?}"
     );
 }
+
+#[test]
+fn a_document_that_is_damaged_takes_nothing_else_away() {
+    let mut server = Served::start(&[]);
+    let post = |at, path: &str, body: Value| {
+        let answer = Request::new("POST", path).key().header("Idempotency-Key", "one").json(&body).send(at);
+        assert!(answer.status < 300, "{path} {answer:?}");
+        answer.json()
+    };
+    let create = |at| post(at, "/v2/sandboxes", json!({ "templateID": "base", "timeout": 600 }));
+    let at = server.address();
+    let sandbox = Box::of(at, create(at));
+    let volume = post(at, "/volumes", json!({ "name": "data" }))["volumeID"].as_str().unwrap().to_owned();
+    let file = server.state().join("server/volume-files").join(volume).join("data/file");
+    std::fs::write(&file, "kept").unwrap();
+    post(at, "/secrets", json!({ "name": "s", "value": "v" }));
+    post(at, "/v3/templates", json!({ "name": "t" }));
+    post(at, &format!("/sandboxes/{}/snapshots", sandbox.id), json!({ "name": "snap" }));
+    let mut damaged = 0;
+    for directory in ["volumes", "secrets", "templates", "snapshots", "spent"] {
+        for document in std::fs::read_dir(server.state().join("server").join(directory)).unwrap() {
+            std::fs::write(document.unwrap().path(), "{").unwrap();
+            damaged += 1;
+        }
+    }
+    assert_eq!(damaged, 5);
+
+    server.crash_and_restart();
+
+    let at = server.address();
+    let copy = create(at);
+    assert_eq!(copy["sandboxID"], sandbox.id.as_str());
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "kept");
+    let sandbox = moved(sandbox, &server);
+    assert_eq!(sandbox.control("DELETE", "").send(at).status, 204);
+    let again = Request::new("POST", "/v2/sandboxes").key().header("Idempotency-Key", "one");
+    let again = again.json(&json!({ "templateID": "base", "timeout": 600 })).send(at);
+    assert_eq!(again.status, 409, "{again:?}");
+}

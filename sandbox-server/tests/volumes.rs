@@ -136,3 +136,25 @@ fn a_volume_is_not_deleted_under_a_create_that_mounts_it() {
         }
     }
 }
+
+#[test]
+fn files_of_a_volume_are_removed_by_its_deletion_alone() {
+    let mut volume = Volume::make();
+    assert_eq!(volume.ask("PUT", "file", "path=/file", "kept").status, 201);
+    let (file, documents) = (volume.files().join("file"), volume.server.state().join("server/volumes"));
+    let document = documents.join(&volume.id);
+    let text = fs::read(&document).unwrap();
+    fs::remove_dir_all(&documents).unwrap();
+    volume.server.crash_and_restart();
+    assert_eq!(fs::read_to_string(&file).unwrap(), "kept");
+    // With its document it is there again.
+    fs::write(&document, text).unwrap();
+    volume.server.crash_and_restart();
+    assert_eq!(volume.ask("GET", "file", "path=/file", "").text(), "kept");
+    // As if a server had died in the middle of its deletion, which the next one ends.
+    let files = volume.server.state().join("server/volume-files");
+    fs::rename(files.join(&volume.id), files.join(format!("{}.deleted", volume.id))).unwrap();
+    volume.server.crash_and_restart();
+    assert_eq!(volume.ask("GET", "file", "path=/file", "").status, 404);
+    assert!(!document.exists() && fs::read_dir(&files).unwrap().next().is_none());
+}

@@ -25,6 +25,26 @@ pub(crate) async fn inside<T>(home: &Arc<Home>, key: &Key, hook: impl Future<Out
     INSIDE.scope(flights, hook).await
 }
 
+/// The hooks that a task runs inside of, to be carried to whatever works for them: another task, or a thread.
+///
+/// For bindings, whose hooks run outside of the task that calls them. A call on the hook's own key from there is refused
+/// as reentrant only where its scope was carried along; else it waits for itself.
+#[derive(Clone, Debug, Default)]
+pub struct HookScope(Vec<(usize, Key)>);
+
+impl HookScope {
+    /// Returns the scope of this task, which is empty outside of hooks.
+    #[must_use]
+    pub fn current() -> Self {
+        Self(INSIDE.try_with(Clone::clone).unwrap_or_default())
+    }
+
+    /// Runs a call of a hook.
+    pub async fn run<T>(self, call: impl Future<Output = T>) -> T {
+        INSIDE.scope(self.0, call).await
+    }
+}
+
 /// Refuses a call on a key from inside a hook of the flight of that key: it would wait for itself.
 pub(crate) fn refuse_inside(home: &Arc<Home>, key: &Key, operation: &'static str) -> Result<()> {
     if INSIDE.try_with(|flights| flights.contains(&(address(home), key.clone()))).unwrap_or(false) {
@@ -53,9 +73,9 @@ impl Stage {
         self.go_to((stage, None));
     }
 
-    /// Enters the one stage whose end is an unknown outcome and not a mere timeout.
-    pub(super) fn settle(&self, attempt: &Attempt) {
-        self.go_to(("settle", Some(attempt.clone())));
+    /// Enters a stage of an open create, whose end is an unknown outcome and not a mere timeout.
+    pub(super) fn of_open_create(&self, stage: &'static str, attempt: &Attempt) {
+        self.go_to((stage, Some(attempt.clone())));
     }
 
     fn go_to(&self, stage: (&'static str, Option<Attempt>)) {
@@ -71,6 +91,15 @@ impl Stage {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Says of an error what may have been made when its caller left here.
+    fn left(&self, error: Error) -> Error {
+        let (stage, attempt) = &*self.lock();
+        match attempt.is_some() || matches!(*stage, "create" | "contend") {
+            true => error.with_outcome(Outcome::Unknown),
+            false => error,
+        }
+    }
+
     fn timed_out(&self, key: &Key, deadline: Duration) -> Error {
         let (stage, attempt) = self.lock().clone();
         match attempt {
@@ -82,7 +111,7 @@ impl Stage {
             None => {
                 let error =
                     Error::new(ErrorKind::Timeout, format!("the acquire did not end within {deadline:?}"));
-                left_at(error, stage).with_context("stage", stage)
+                self.left(error).with_context("stage", stage)
             }
         }
         .at("", "acquire")
@@ -248,6 +277,7 @@ pub(super) async fn acquire(home: Arc<Home>, key: Key, options: AcquireOptions) 
         }
         // Of its own: what one caller does to its value is nothing to the others.
         acquired.sandbox = acquired.sandbox.value_for(&wish.options, wish.hooks);
+        acquired.sandbox.keep_saved();
         acquired.facts.joined = joined;
         return Ok(acquired);
     }
@@ -300,7 +330,7 @@ async fn fly(home: Arc<Home>, key: Key, flight: Arc<Flight>) {
     home.tell(hooks.as_ref(), &key, None, EventKind::Starting);
     let result = tokio::select! {
         biased;
-        () = flight.abandoned.notified() => Err(left_by_all(flight.stage.name())),
+        () = flight.abandoned.notified() => Err(left_by_all(&flight.stage)),
         result = acquisition.run() => result,
     };
     match &result {
@@ -319,18 +349,10 @@ async fn fly(home: Arc<Home>, key: Key, flight: Arc<Flight>) {
 }
 
 /// The error of a flight that nobody waits for any more; a create that was sent goes on without it.
-fn left_by_all(stage: &'static str) -> Error {
-    let error =
-        Error::new(ErrorKind::Cancelled, "every caller left before the acquire ended").at("", "acquire");
-    left_at(error, stage)
-}
-
-/// Says of an error what may have been made when its caller left at this stage.
-fn left_at(error: Error, stage: &'static str) -> Error {
-    match stage {
-        "create" | "settle" | "contend" => error.with_outcome(Outcome::Unknown),
-        _ => error,
-    }
+fn left_by_all(stage: &Stage) -> Error {
+    stage.left(
+        Error::new(ErrorKind::Cancelled, "every caller left before the acquire ended").at("", "acquire"),
+    )
 }
 
 pub(super) fn spec_conflict(key: &Key, field: &'static str) -> Error {

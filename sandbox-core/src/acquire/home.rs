@@ -11,7 +11,7 @@ use crate::fate::{End, Fates};
 use crate::hooks::{DEFAULT_HOOK_DEADLINE, Hooks, PersistHook};
 use crate::lifecycle::{self, StopOutcome};
 use crate::providers::Providers;
-use crate::registry::{Lease, MemoryRegistry, Record, Registry};
+use crate::registry::{Lease, MemoryRegistry, Record, Registry, RegistryScope};
 use crate::{DestroyOutcome, Error, ErrorKind, Key, Owner, Result, SandboxId, SandboxInfo, SandboxProvider};
 
 /// Pauses between two looks at a lease that another contender holds: the first, and the longest.
@@ -80,6 +80,16 @@ impl Home {
     /// The longest that a create call is waited for: it ends before the lease that covers it.
     pub(crate) fn call_limit(&self) -> Duration {
         self.record_lease * 5 / 6
+    }
+
+    /// Whether every host that uses this owner's keys meets the others in the registry.
+    pub(crate) fn spans_hosts(&self) -> bool {
+        self.registry.scope() > RegistryScope::Process
+    }
+
+    /// Whether what a create has made is to be compared with what other hosts may have made at the same time.
+    pub(crate) fn must_compare(&self) -> bool {
+        !self.spans_hosts() && self.provider.capabilities().tags
     }
 
     pub(super) fn teller(&self) -> &Teller {

@@ -1,9 +1,13 @@
 //! Acquire: find, connect or create the one sandbox of a key.
 
+mod contend;
 mod create;
+mod discover;
 mod flight;
 mod home;
 mod options;
+mod replace;
+mod settle;
 mod setup;
 mod stages;
 mod steps;
@@ -16,10 +20,12 @@ pub use options::{
     OnGone, OnSetupFailure, OnSpecConflict, ReplaceWhenGone, SetupState,
 };
 
-pub(crate) use self::create::settle;
+pub use self::flight::HookScope;
+
+pub(crate) use self::contend::senior;
 pub(crate) use self::flight::{Stage, inside, refuse_inside};
 pub(crate) use self::home::Home;
-pub(crate) use self::steps::senior;
+pub(crate) use self::settle::{Absence, settle};
 use crate::events::Events;
 use crate::hooks::{Hooks, PersistHook};
 use crate::lifecycle::StopOutcome;

@@ -146,14 +146,12 @@ impl Acquisition {
     pub(super) async fn set_up(&self, found: Found, lease: Lease) -> Result<Acquired> {
         let Found { mut record, connection, how, duplicates } = found;
         let wanted = self.wanted_setup();
-        let outcome = match record.setup_done {
-            Some(_) => AcquireOutcome::Connected,
-            None => AcquireOutcome::Created,
+        let outcome = match how {
+            How::Attached | How::Resumed { .. } => AcquireOutcome::Connected,
+            _ => AcquireOutcome::Created,
         };
-        let setup = match record.setup_done {
-            Some(done) if done >= wanted => SetupState::Done,
-            _ => SetupState::Needed,
-        };
+        let done = record.setup_done.filter(|done| *done >= wanted);
+        let setup = if done.is_some() { SetupState::Done } else { SetupState::Needed };
         // Adopted, it may have been paused meanwhile; else the record says that a resume is to be seen to its end.
         let resumed = connection
             .resumed
@@ -196,15 +194,18 @@ impl Acquisition {
         if let Err(error) = ran {
             return Err(self.setup_failed(error, outcome, record, &sandbox, lease).await);
         }
-        if setup == SetupState::Needed {
+        if setup == SetupState::Needed || outcome == AcquireOutcome::Created {
             self.stage.enter("setup mark");
-            // The mark counts where the record is missing: it too is written by nobody but the holder.
             let tenure = Tenure::new(lease);
-            if let Some(handle) = sandbox.handle() {
+            if setup == SetupState::Needed
+                && let Some(handle) = sandbox.handle()
+            {
+                // The mark counts where the record is missing: it too is written by nobody but the holder.
                 let mark = write_mark(&*handle, wanted, &record.generation);
                 tenure.keep(&self.home, &self.key, mark).await?;
             }
-            record.setup_done = Some(wanted);
+            // Nobody is told that it was created before this is written, and somebody is told after.
+            record.setup_done = done.or(Some(wanted));
             tenure.store(&self.home, record).await?;
         }
         Ok(Acquired::new(sandbox, outcome, facts))
@@ -242,7 +243,7 @@ impl Acquisition {
     }
 
     /// Runs hooks under the lease. Whoever keeps their value after the lease is lost can do nothing more through it.
-    async fn run_hooks(
+    pub(super) async fn run_hooks(
         &self,
         sandbox: &Sandbox,
         tenure: &Tenure,

@@ -56,7 +56,9 @@ pub trait SandboxProvider: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     /// With [`crate::Outcome::NotStarted`] nothing was made; with [`crate::Outcome::Unknown`] there may be one, to be
-    /// found by its attempt.
+    /// found by its attempt. An error that says neither ([`Error::with_outcome`]) counts as unknown, unless it is retryable
+    /// or of a kind that refuses: `gone`, `invalid_argument`, `not_found`, `permission_denied`, `quota_exceeded`,
+    /// `rate_limited`, `unauthenticated`, `unsupported`.
     ///
     /// # Cancellation
     /// The outcome is unknown then, as if the answer was lost.

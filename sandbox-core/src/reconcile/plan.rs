@@ -3,11 +3,13 @@
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
+use tokio::time::Instant;
+
 use super::{Finding, OrphanReport, Reconciler};
 use crate::acquire::DEFAULT_RECORD_LEASE as LEASE_TTL;
 use crate::lifecycle::forget;
-use crate::registry::RegistryScope;
-use crate::{Error, ErrorKind, Outcome, Result, SandboxId};
+use crate::registry::{Lease, Phase, Record, RegistryScope};
+use crate::{Error, ErrorKind, Outcome, Result, SandboxId, SandboxSpec, Tags};
 
 /// A provider call ends so long before the lease that covers it.
 const LEASE_MARGIN: Duration = Duration::from_secs(15);
@@ -210,7 +212,8 @@ impl Reconciler {
         (age < self.min_age.max(settled)).then_some(Kept::TooYoung)
     }
 
-    /// Does what was planned and is still true, each step under the lease of its key.
+    /// Does what was planned and is still true, each step under the lease of its key. What is destroyed is written down
+    /// first, so that a host that takes the key over meanwhile hands it to nobody.
     ///
     /// # Cancellation
     /// The step under way may be done; the later ones are not.
@@ -229,7 +232,7 @@ impl Reconciler {
 
     async fn apply_step(&self, step: &Step) -> Result<StepOutcome> {
         let Some((owner, key)) = step.finding.name() else { return Ok(StepOutcome::Changed) };
-        let Some(lease) = self.registry.try_lease(owner, key, LEASE_TTL).await? else {
+        let Some(mut lease) = self.registry.try_lease(owner, key, LEASE_TTL).await? else {
             return Ok(StepOutcome::Held);
         };
         // Nobody else changes the key now: what is found stays true until the lease is given back.
@@ -238,7 +241,16 @@ impl Reconciler {
             return Ok(StepOutcome::Changed);
         };
         if let Some(id) = step.destroys() {
-            self.destroy(id).await?;
+            // The looks may have been long: only who still has the lease writes, and has all of it for the destroy.
+            self.registry.renew(owner, key, &mut lease, LEASE_TTL).await?;
+            let made = match finding.info().and_then(|info| info.tags.as_ref()) {
+                Some(tags) => self.give_up(tags, &lease).await?,
+                None => None,
+            };
+            self.destroy(id, &lease).await?;
+            if let Some(made) = made {
+                self.registry.remove(&made, &lease).await?;
+            }
         }
         match finding {
             Finding::OpenDestroy(record) | Finding::Missing(record) => {
@@ -251,9 +263,44 @@ impl Reconciler {
         Ok(StepOutcome::Done)
     }
 
+    /// Writes down that the sandbox of these tags is given up: whoever comes next finishes its destroy, and hands it to
+    /// nobody. Returns the record where there was none before.
+    async fn give_up(&self, tags: &Tags, lease: &Lease) -> Result<Option<Record>> {
+        let known = self.registry.load(&tags.owner, &tags.key).await?;
+        if known.as_ref().is_some_and(|record| record.has_abandoned(&tags.attempt)) {
+            return Ok(None);
+        }
+        let is_new = known.is_none();
+        let mut record = match known {
+            Some(record) => record,
+            None => {
+                let (owner, key, fingerprint) =
+                    (tags.owner.clone(), tags.key.clone(), self.provider.fingerprint());
+                let spec = SandboxSpec::default();
+                let mut tombstone = Record::intent(owner, key, self.provider.name(), fingerprint, spec)?;
+                tombstone.enter(Phase::Destroying);
+                tombstone
+            }
+        };
+        record.give_up(&tags.attempt);
+        let stored = self.registry.store(record, lease).await?;
+        Ok(is_new.then_some(stored))
+    }
+
     /// Destroys within the lease.
-    async fn destroy(&self, id: &SandboxId) -> Result<()> {
-        let limit = LEASE_TTL - LEASE_MARGIN;
+    async fn destroy(&self, id: &SandboxId, lease: &Lease) -> Result<()> {
+        // Looked at last: this process may have been stopped since the lease was renewed.
+        let left = lease.valid_until.map(|until| until.saturating_duration_since(Instant::now()));
+        let limit = left.unwrap_or(LEASE_TTL).saturating_sub(LEASE_MARGIN);
+        if limit.is_zero() {
+            return Err(Error::new(
+                ErrorKind::Stale,
+                "the lease of this key ended before its sandbox was destroyed",
+            )
+            .with_reason("lease_lost")
+            .at(self.provider.name(), "destroy")
+            .with_context("id", id));
+        }
         match tokio::time::timeout(limit, self.provider.destroy(id)).await {
             Ok(destroyed) => destroyed.map(drop),
             Err(_) => {

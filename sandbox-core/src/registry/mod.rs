@@ -115,6 +115,9 @@ pub struct Record {
     pub setup_done: Option<u64>,
     /// Attempts that were given up and not yet forgotten.
     pub abandoned: Vec<Abandoned>,
+    /// The sandbox that is gone, and whose place the next one takes; none once a create has succeeded.
+    #[serde(default)]
+    pub replaces: Option<SandboxId>,
 }
 
 impl Record {
@@ -145,6 +148,7 @@ impl Record {
             spec,
             setup_done: None,
             abandoned: Vec::new(),
+            replaces: None,
         })
     }
 
@@ -183,17 +187,17 @@ impl Record {
         self.abandoned.retain(|old| now.duration_since(old.at).is_ok_and(|age| age < KEEP_ABANDONED));
     }
 
-    /// Turns the record of a sandbox that is gone into what must outlive it: the attempts that were given up, whose
-    /// sandboxes may still come. `None` when there are none.
+    /// Turns the record of a key that has no sandbox into what must outlive it: the attempts that were given up, whose
+    /// sandboxes may still come, and the one that is to be replaced. `None` when there is nothing of it.
     #[must_use]
     pub fn into_tombstone(mut self) -> Option<Self> {
         self.forget_old_attempts();
         self.id = None;
         self.enter(Phase::Destroying);
-        (!self.abandoned.is_empty()).then_some(self)
+        (!self.abandoned.is_empty() || self.replaces.is_some()).then_some(self)
     }
 
-    /// Tells whether this key has no sandbox, and the record is kept for its abandoned attempts alone.
+    /// Tells whether this key has no sandbox, and the record is kept for what must outlive it alone.
     #[must_use]
     pub fn is_tombstone(&self) -> bool {
         self.phase == Phase::Destroying && self.id.is_none()

@@ -1,7 +1,9 @@
 //! What users hold: an acquired sandbox, or one that is acquired at its first use.
 
 mod guard;
+mod instructions;
 mod resume;
+mod saving;
 mod verbs;
 
 use std::collections::BTreeMap;
@@ -9,6 +11,8 @@ use std::fmt;
 use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
+use self::saving::Saver;
+pub(crate) use self::saving::Saves;
 use crate::acquire::{self, AcquireOptions, Home, OnGone};
 use crate::events::EventKind;
 use crate::fate::{End, Fate};
@@ -31,15 +35,19 @@ pub const REASON_UNSTARTED: &str = "unstarted";
 /// one, work on a paused sandbox resumes it first, once for all callers, and after *gone* or a destroy every call says so
 /// and sends nothing, unless [`OnGone::Reacquire`] was asked for. A value whose sandbox was replaced is
 /// [`ErrorKind::Stale`], reason [`crate::REASON_REPLACED`]. Clones are the same value. Dropping it leaves the sandbox
-/// alone.
+/// alone. While a value of it is there, its work is saved on the interval of the host's persist hook.
 #[derive(Clone)]
 pub struct Sandbox {
     shared: Arc<Shared>,
-    /// Alive in the value that a hook of a pause or resume gets, as long as that lasts: its calls do not wait for it.
-    transition: Weak<Tenure>,
+    /// Alive in the value that a hook of a pause, resume or save gets, as long as that lasts: its calls do not wait for it.
+    transition: Weak<Lasting>,
     /// Set for the value that a hook of a flight gets: it changes the sandbox under the lease of that flight.
     lent: Weak<Tenure>,
+    saver: Arc<Saver>,
 }
+
+/// What a hook runs in.
+type Lasting = dyn Send + Sync;
 
 struct Shared {
     home: Arc<Home>,
@@ -171,7 +179,7 @@ impl Sandbox {
             starting: tokio::sync::Mutex::default(),
             end: Mutex::new(None),
         });
-        Self { shared, transition: Weak::new(), lent: Weak::new() }
+        Self { shared, transition: Weak::<()>::new(), lent: Weak::new(), saver: Arc::default() }
     }
 
     /// A value of a connected sandbox, and the id of the one whose place it has taken in this host.
@@ -285,6 +293,12 @@ impl Sandbox {
         }
     }
 
+    /// Whether a value that has lost its sandbox may get the next one of the key.
+    fn may_begin_again(&self) -> bool {
+        let has_ended = self.shared.end.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        self.shared.options.on_gone == OnGone::Reacquire && !has_ended
+    }
+
     fn refused(&self, end: End) -> Error {
         let error = end.error().at(self.shared.home.provider.name(), "call");
         match self.provider_id() {
@@ -314,6 +328,7 @@ impl Sandbox {
             Error::new(ErrorKind::Unexpected, "the acquire returned no sandbox").at("", "acquire")
         })?;
         self.begin(Arc::clone(&fate));
+        self.keep_saved();
         // Meanwhile it may have been let go of, or its sandbox may have ended.
         match self.usable()? {
             Some(fate) => Ok(fate),

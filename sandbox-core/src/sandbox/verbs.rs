@@ -28,6 +28,7 @@ impl Sandbox {
     }
 
     async fn pause_fate(&self, fate: &Fate) -> Result<PauseOutcome> {
+        let _no_saves = fate.saves.rest().await;
         let paused = Box::pin(self.pause_in_turn(fate)).await;
         if let Err(error) = &paused {
             self.tell(lifecycle::pause_failed(error));
@@ -93,7 +94,7 @@ impl Sandbox {
     }
 
     /// A pause or resume by the hook of one would wait for itself.
-    fn refuse_within_transition(&self, operation: &'static str) -> Result<()> {
+    pub(super) fn refuse_within_transition(&self, operation: &'static str) -> Result<()> {
         if !self.is_within_transition() {
             return Ok(());
         }
@@ -107,7 +108,7 @@ impl Sandbox {
     }
 
     /// The sandbox to act on, without acquiring one: a start of this value that is in flight is waited for.
-    async fn in_hand(&self, operation: &'static str) -> Result<Option<Arc<Fate>>> {
+    pub(super) async fn in_hand(&self, operation: &'static str) -> Result<Option<Arc<Fate>>> {
         if let Some(fate) = self.usable()? {
             return Ok(Some(fate));
         }
@@ -119,7 +120,7 @@ impl Sandbox {
         self.usable()
     }
 
-    fn without_sandbox(&self, operation: &'static str) -> Error {
+    pub(super) fn without_sandbox(&self, operation: &'static str) -> Error {
         Error::new(
             ErrorKind::InvalidState,
             "this value has no sandbox yet; the first call on it acquires one",
@@ -184,6 +185,7 @@ impl Sandbox {
         };
         self.refuse_stale(&fate).await?;
         if let Some(persist) = &home.persist {
+            drop(fate.saves.rest().await);
             let hook = bounded("before_destroy", home.hook_deadline, persist.before_destroy(self)).await;
             match hook {
                 // There is nothing to save.

@@ -1,8 +1,13 @@
 //! Checks the protocol of acquisition in every interleaving of its steps, and that the check would notice a broken rule.
 #![allow(clippy::print_stdout, reason = "how much was searched is worth seeing")]
 
+mod apart;
 mod model;
 
+use std::fmt::Debug;
+use std::hash::Hash;
+
+use apart::Apart;
 use model::{Broken, Faults, Host, Protocol, State, Step};
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
@@ -140,7 +145,21 @@ fn protocol(idempotent: bool) -> Protocol {
     Protocol { hosts: 2, idempotent, faults: FAULTS, broken: None }
 }
 
-fn holds(protocol: Protocol) {
+/// A model that can be searched by several threads.
+trait Checked:
+    Model<
+        State: Clone + Debug + Hash + PartialEq + Send + Sync + 'static,
+        Action: Clone + Debug + Hash + PartialEq + Send + Sync + 'static,
+    > + Send
+    + Sync
+    + 'static
+{
+}
+
+impl Checked for Protocol {}
+impl Checked for Apart {}
+
+fn holds(protocol: impl Checked) {
     let checker = protocol.checker().threads(2).spawn_bfs().join();
     println!("{} states, {} of them different", checker.state_count(), checker.unique_state_count());
     checker.assert_properties();
@@ -148,7 +167,10 @@ fn holds(protocol: Protocol) {
 
 /// Leaves a rule out, and names the property that the check then finds broken.
 fn noticed(idempotent: bool, broken: Broken) -> Vec<&'static str> {
-    let protocol = Protocol { broken: Some(broken), ..protocol(idempotent) };
+    broken_rules(Protocol { broken: Some(broken), ..protocol(idempotent) })
+}
+
+fn broken_rules(protocol: impl Checked) -> Vec<&'static str> {
     let names: Vec<_> = protocol
         .properties()
         .iter()
@@ -216,4 +238,45 @@ fn a_destroy_that_is_not_written_down_is_noticed() {
 #[test]
 fn an_error_that_is_read_as_gone_is_noticed() {
     assert!(!noticed(true, Broken::ErrorsReadAsGone).is_empty());
+}
+
+fn apart() -> Apart {
+    Apart { hosts: 2, cuts: 2, kills: 1, durable: false, broken: None }
+}
+
+#[test]
+fn hosts_without_a_common_registry_agree() {
+    holds(apart());
+}
+
+#[test]
+fn hosts_without_a_common_registry_agree_also_where_their_records_outlive_them() {
+    holds(Apart { durable: true, ..apart() });
+}
+
+#[test]
+fn three_hosts_without_a_common_registry_agree_as_two_do() {
+    holds(Apart { hosts: 3, cuts: 1, kills: 0, ..apart() });
+}
+
+#[test]
+fn what_is_recorded_before_it_is_compared_is_noticed() {
+    for (cuts, kills, durable) in [(1, 0, false), (0, 1, true)] {
+        let broken = Some(apart::Broken::RecordedBeforeCompared);
+        let found = broken_rules(Apart { cuts, kills, durable, broken, ..apart() });
+        assert!(found.contains(&"all callers of a key have one sandbox"), "{found:?}");
+    }
+}
+
+#[test]
+fn a_contender_that_compares_too_early_is_noticed() {
+    let found = broken_rules(Apart { broken: Some(apart::Broken::ComparedTooEarly), ..apart() });
+    assert!(!found.is_empty());
+}
+
+#[test]
+fn a_late_contender_that_does_not_ask_whether_it_was_handed_out_is_noticed() {
+    let found =
+        broken_rules(Apart { hosts: 3, kills: 0, broken: Some(apart::Broken::MarkUnread), ..apart() });
+    assert!(found.contains(&"nobody loses a sandbox to a contender"), "{found:?}");
 }

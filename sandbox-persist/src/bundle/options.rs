@@ -2,7 +2,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::oid::ObjectId;
-use crate::snapshot::{SnapId, Snapshot};
+use crate::snapshot::{Label, SnapId, Snapshot};
 
 /// How a bundle is written.
 #[derive(Clone, Debug, Default)]
@@ -136,6 +136,83 @@ impl ImportOptions {
     #[must_use]
     pub fn with_any_repository(mut self, any: bool) -> Self {
         self.any_repository = any;
+        self
+    }
+
+    /// Sets the limits.
+    #[must_use]
+    pub fn with_limits(mut self, limits: BundleLimits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// Limits the time.
+    #[must_use]
+    pub fn with_budget(mut self, budget: Duration) -> Self {
+        self.budget = Some(budget);
+        self
+    }
+}
+
+/// What of an ordinary git bundle becomes a snapshot, and on which conditions.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct AdoptOptions {
+    /// The ref, such as `main` or `refs/tags/v1`. By default `HEAD`, or the only one that there is.
+    pub reference: Option<String>,
+    /// The commit that it must point to, where the caller knows.
+    pub expected: Option<ObjectId>,
+    /// Whether the bundle may need what is in the vault already. Refused by default.
+    pub incremental: bool,
+    /// A name for the snapshot. None by default.
+    pub label: Option<Label>,
+    /// How long the snapshot is kept, such as `168h`. By default as [`crate::Retention`] says.
+    pub retention: Option<String>,
+    /// The limits.
+    pub limits: BundleLimits,
+    /// How long it may take. No limit by default.
+    pub budget: Option<Duration>,
+}
+
+impl AdoptOptions {
+    /// Takes what `HEAD` of a complete bundle points to.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Chooses a ref.
+    #[must_use]
+    pub fn with_reference(mut self, reference: impl Into<String>) -> Self {
+        self.reference = Some(reference.into());
+        self
+    }
+
+    /// Refuses any commit but this one.
+    #[must_use]
+    pub fn with_expected(mut self, commit: ObjectId) -> Self {
+        self.expected = Some(commit);
+        self
+    }
+
+    /// Lets the bundle be one that needs what is here.
+    #[must_use]
+    pub fn with_incremental(mut self, incremental: bool) -> Self {
+        self.incremental = incremental;
+        self
+    }
+
+    /// Names the snapshot.
+    #[must_use]
+    pub fn with_label(mut self, label: Label) -> Self {
+        self.label = Some(label);
+        self
+    }
+
+    /// Sets how long the snapshot is kept.
+    #[must_use]
+    pub fn with_retention(mut self, rule: impl Into<String>) -> Self {
+        self.retention = Some(rule.into());
         self
     }
 

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use sandhold_core::{Error, ErrorKind, Result};
 
 use super::header::BundleHeader;
-use super::options::{ImportOptions, Imported, Provenance};
+use super::options::{BundleLimits, ImportOptions, Imported, Provenance};
 use crate::cancel::{Cancel, run_blocking};
 use crate::oid::ObjectId;
 use crate::restore::Wanted;
 use crate::snapshot::{SnapId, Snapshot};
 use crate::vault::{
-    self, Closure, Inner, Lock, PackLimits, SNAPSHOTS, Sharing, Store, Vault, copy_all, unpack,
+    self, Closure, Inner, Lock, PackLimits, PackWriter, SNAPSHOTS, Sharing, Store, Vault, copy_all, unpack,
 };
 use crate::{beneath, durable, error, failpoint, time};
 
@@ -69,6 +69,65 @@ fn open(path: &Path) -> Result<File> {
     }
 }
 
+/// A bundle whose header was read and found fit.
+pub(super) struct Opened {
+    file: File,
+    start: u64,
+    pub(super) header: BundleHeader,
+}
+
+impl Opened {
+    pub(super) fn open(path: &Path, limits: &BundleLimits, incremental: bool) -> Result<Self> {
+        let file = open(path)?;
+        let length = file.metadata().map_err(|failure| error::io("look at", path, failure))?.len();
+        if length > limits.file {
+            return Err(refusal(
+                "too_large",
+                format!(
+                    "{} has {length} bytes, more than {}; raise the limit if it is yours",
+                    path.display(),
+                    limits.file
+                ),
+            ));
+        }
+        let (header, start) = BundleHeader::read(BufReader::new(&file))?;
+        if !header.prerequisites.is_empty() && !incremental {
+            return Err(refusal(
+                "incremental",
+                "the bundle needs commits that are not in it; allow that with `with_incremental`, or get a complete one"
+                    .to_owned(),
+            ));
+        }
+        std::io::Seek::seek(&mut &file, std::io::SeekFrom::Start(start))
+            .map_err(|failure| error::io("read", path, failure))?;
+        Ok(Self { file, start, header })
+    }
+
+    /// Takes the pack apart. Deltas may refer to what `base` has where the bundle says that it needs that.
+    pub(super) fn unpack(
+        &self,
+        base: &Store,
+        limits: &BundleLimits,
+        writer: &mut PackWriter,
+        cancel: &Cancel,
+    ) -> Result<()> {
+        let limits = PackLimits { objects: limits.objects, object: limits.object, inflated: limits.inflated };
+        let outside = Some(base).filter(|_| !self.header.prerequisites.is_empty());
+        let file =
+            self.file.try_clone().map_err(|failure| error::io("read", Path::new("the bundle"), failure))?;
+        unpack(file, self.start, outside, limits, writer, cancel)
+    }
+
+    /// Refuses a bundle whose prerequisites are not here, with all that they refer to.
+    pub(super) fn has_all(&self, store: &Store, cancel: &Cancel) -> Result<()> {
+        let mut closure = Closure::default();
+        for id in &self.header.prerequisites {
+            closure.reach(store, *id, cancel)?;
+        }
+        Ok(())
+    }
+}
+
 impl Inner {
     /// As [`Vault::import_bundle`], on this thread.
     pub(crate) fn import_bundle(
@@ -77,27 +136,8 @@ impl Inner {
         options: &ImportOptions,
         cancel: &Cancel,
     ) -> Result<Imported> {
-        let file = open(path)?;
-        let length = file.metadata().map_err(|failure| error::io("look at", path, failure))?.len();
-        if length > options.limits.file {
-            return Err(refusal(
-                "too_large",
-                format!(
-                    "{} has {length} bytes, more than {}; raise the limit if it is yours",
-                    path.display(),
-                    options.limits.file
-                ),
-            ));
-        }
-        let (header, start) = BundleHeader::read(BufReader::new(&file))?;
-        let (id, commit) = chosen(&header, options)?;
-        if !header.prerequisites.is_empty() && !options.incremental {
-            return Err(refusal(
-                "incremental",
-                "the bundle needs commits that are not in it; allow that with `with_incremental`, or get a complete one"
-                    .to_owned(),
-            ));
-        }
+        let bundle = Opened::open(path, &options.limits, options.incremental)?;
+        let (id, commit) = chosen(&bundle.header, options)?;
         let _held = self.hold(cancel)?;
         let (here, provenance) = self.known(&id, commit, options)?;
         let base = self.objects.store()?;
@@ -109,20 +149,12 @@ impl Inner {
 
         let quarantine = Quarantine::new(self)?;
         let mut writer = self.objects.pack()?;
-        let limits = PackLimits {
-            objects: options.limits.objects,
-            object: options.limits.object,
-            inflated: options.limits.inflated,
-        };
-        std::io::Seek::seek(&mut &file, std::io::SeekFrom::Start(start))
-            .map_err(|failure| error::io("read", path, failure))?;
-        let outside = Some(&base).filter(|_| !header.prerequisites.is_empty());
-        unpack(file, start, outside, limits, &mut writer, cancel)?;
+        bundle.unpack(&base, &options.limits, &mut writer, cancel)?;
         let count = writer.len();
-        let digest = writer.publish(&quarantine.dir.join("pack"))?;
+        let digest = writer.publish(&quarantine.packs())?;
 
         let store = Store::open(&[self.objects.dir(), &quarantine.dir])?;
-        self.has_all(&store, &header, cancel)?;
+        bundle.has_all(&store, cancel)?;
         let found = Closure::default().reach(&store, commit, cancel)?;
         let snapshot = self.check(&quarantine, &id, commit, options)?;
         if let Some(here) = here
@@ -138,7 +170,7 @@ impl Inner {
         match digest {
             // All of it is needed: it moves as it is.
             Some(digest) if fresh.len() == count => {
-                let staged = quarantine.dir.join("pack").join(format!("pack-{digest}"));
+                let staged = quarantine.packs().join(format!("pack-{digest}"));
                 let (pack, index) = (staged.with_extension("pack"), staged.with_extension("idx"));
                 vault::install(&pack, &index, &self.objects.packs(), digest)?;
             }
@@ -184,15 +216,6 @@ impl Inner {
             Some(recorded) => Err(substituted(id, recorded, commit, "this vault knows")),
             None => Ok((here, Provenance::BundleAlone)),
         }
-    }
-
-    /// Refuses a bundle whose prerequisites are not here, with all that they refer to.
-    fn has_all(&self, store: &Store, header: &BundleHeader, cancel: &Cancel) -> Result<()> {
-        let mut closure = Closure::default();
-        for id in &header.prerequisites {
-            closure.reach(store, *id, cancel)?;
-        }
-        Ok(())
     }
 
     /// Checks that the commit is a snapshot, and one that can be restored.
@@ -272,14 +295,18 @@ fn chosen(header: &BundleHeader, options: &ImportOptions) -> Result<(SnapId, Obj
     }
 }
 
-fn refusal(reason: &'static str, message: String) -> Error {
+pub(super) fn refusal(reason: &'static str, message: String) -> Error {
     Error::new(ErrorKind::InvalidArgument, message).with_reason(reason)
 }
 
 fn substituted(id: &SnapId, known: ObjectId, found: ObjectId, who: &str) -> Error {
+    substituted_commit(id.as_str(), known, found, who)
+}
+
+pub(super) fn substituted_commit(what: &str, known: ObjectId, found: ObjectId, who: &str) -> Error {
     Error::new(
         ErrorKind::Conflict,
-        format!("the bundle has another commit of {id}: {found}, and {who} {known}; nothing was taken"),
+        format!("the bundle has another commit of {what}: {found}, and {who} {known}; nothing was taken"),
     )
     .with_reason("substituted")
     .with_context("found", found)
@@ -287,12 +314,20 @@ fn substituted(id: &SnapId, known: ObjectId, found: ObjectId, who: &str) -> Erro
 }
 
 /// Where objects are until they are believed; it goes away with all that was not taken.
-struct Quarantine {
+pub(super) struct Quarantine {
     dir: PathBuf,
 }
 
 impl Quarantine {
-    fn new(inner: &Inner) -> Result<Self> {
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    pub(super) fn packs(&self) -> PathBuf {
+        self.dir.join("pack")
+    }
+
+    pub(super) fn new(inner: &Inner) -> Result<Self> {
         let dir = inner.objects.staged("quarantine")?;
         durable::create_dir(&dir.join("pack"))?;
         beneath::sync_dir(&dir)?;

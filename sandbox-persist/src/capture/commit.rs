@@ -15,7 +15,7 @@ const IDENTITY: &str = "Sandhold <sandhold@localhost>";
 ///
 /// The parents are the state before of the same session, the commit that the workspace is at where its history is in
 /// the vault, and the side commit: all that they reach stays as long as the snapshot does.
-pub(super) fn write(
+pub(crate) fn write(
     pack: &mut PackWriter,
     snapshot: &mut Snapshot,
     side: &SideManifest,

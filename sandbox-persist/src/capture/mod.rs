@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use sandhold_core::{Error, ErrorKind, Result};
 
+pub(crate) use commit::write as write_commit;
 pub(crate) use options::threads;
 pub use options::{CaptureOptions, DEFAULT_MAX_FILE};
 pub use rules::CaptureRules;
@@ -246,8 +247,7 @@ impl Inner {
         };
         commit::write(&mut pack, &mut snapshot, &side, tip.map(|tip| tip.commit))?;
         cancel.check()?;
-        pack.publish(&self.objects.packs())?;
-        self.refs.swap(&snapshot.id.ref_name(), tip.map(|tip| tip.commit), Some(snapshot.commit), cancel)?;
+        self.publish(pack, &snapshot, tip.map(|tip| tip.commit), cancel)?;
         failpoint::pass("ref.moved");
         // It is safe from here on, also without a manifest, which is made again from the commit.
         if let Err(failure) = self.write_record(&mut snapshot, cancel) {
@@ -299,6 +299,23 @@ impl Inner {
         Ok(scan)
     }
 
+    /// Makes the pack durable and known, and then the ref that relies on it.
+    fn publish(
+        &self,
+        pack: PackWriter,
+        snapshot: &Snapshot,
+        tip: Option<ObjectId>,
+        cancel: &Cancel,
+    ) -> Result<()> {
+        let name = snapshot.id.ref_name();
+        let staged = self.refs.stage(self.objects.staged("ref")?, snapshot.commit)?;
+        pack.publish_with(&self.objects.packs(), staged.as_ref().map(|staged| &staged.file))?;
+        match &staged {
+            Some(staged) => self.refs.swap_staged(&name, tip, staged, cancel),
+            None => self.refs.swap(&name, tip, Some(snapshot.commit), cancel),
+        }
+    }
+
     fn before(&self, workspace: &Workspace, purpose: &Purpose) -> Result<Before> {
         let tip = match &purpose.id {
             Some(id) => match self.refs.read(&id.ref_name())? {
@@ -315,14 +332,18 @@ impl Inner {
     }
 
     /// Writes the manifest of a state, with what was said of the session meanwhile.
-    fn write_record(&self, snapshot: &mut Snapshot, cancel: &Cancel) -> Result<()> {
+    pub(crate) fn write_record(&self, snapshot: &mut Snapshot, cancel: &Cancel) -> Result<()> {
         let _alone = Lock::take(&self.lock_path("records"), Sharing::Exclusive, cancel)?;
-        if let Some(kept) = self.records.read(&snapshot.id)? {
-            snapshot.label = kept.label.or_else(|| snapshot.label.take());
-            snapshot.retention = kept.retention.or_else(|| snapshot.retention.take());
-            snapshot.other = kept.other;
+        match self.records.read(&snapshot.id)? {
+            Some(kept) => {
+                snapshot.label = kept.label.or_else(|| snapshot.label.take());
+                snapshot.retention = kept.retention.or_else(|| snapshot.retention.take());
+                snapshot.other = kept.other;
+                self.records.write(&self.objects, snapshot)
+            }
+            // It says no more than the commit does, of which it is made again.
+            None => self.records.write_lazily(&self.objects, snapshot),
         }
-        self.records.write(&self.objects, snapshot)
     }
 
     /// The newest snapshot of a workspace whose objects are here.
@@ -381,18 +402,29 @@ impl Inner {
     fn last_scan(&self, workspace: &Workspace, rules: &Rules) -> Result<Option<Arc<Scan>>> {
         let generation = self.generation();
         let mut scans = self.scans.lock().unwrap_or_else(PoisonError::into_inner);
-        if scans.get(&workspace.path).is_none_or(|known| known.generation != generation) {
+        let is_known = scans.get(&workspace.path).is_some_and(|known| known.generation == generation);
+        if !is_known {
             let Some((known, mut scan)) = cache::read(&self.cache_path(workspace)) else { return Ok(None) };
-            if known != generation {
-                let repository = self.objects.open()?;
-                let odb = repository.odb().map_err(|failure| crate::error::git("open the vault", failure))?;
-                scan.forget_where(|id| !odb.exists_ext(id.into(), git2::OdbLookupFlags::NO_REFRESH));
+            if known != generation && !self.in_repo {
+                self.forget_lost(&mut scan)?;
             }
             let scan = Remembered { generation, scan: Arc::new(scan), unwritten: 0, last: None };
             scans.insert(workspace.path.clone(), scan);
         }
+        if let Some(known) = scans.get_mut(&workspace.path).filter(|_| self.in_repo) {
+            // Git deletes there what it likes to, and says so to nobody.
+            self.forget_lost(Arc::make_mut(&mut known.scan))?;
+        }
         let known = scans.get(&workspace.path).map(|known| Arc::clone(&known.scan));
         Ok(known.filter(|scan| scan.checked_keys || !rules.private_keys))
+    }
+
+    /// Forgets contents and trees that are not there any more.
+    fn forget_lost(&self, scan: &mut Scan) -> Result<()> {
+        let repository = self.objects.open()?;
+        let odb = repository.odb().map_err(|failure| crate::error::git("open the vault", failure))?;
+        scan.forget_where(|id| !odb.exists_ext(id.into(), git2::OdbLookupFlags::NO_REFRESH));
+        Ok(())
     }
 
     fn cache_path(&self, workspace: &Workspace) -> PathBuf {
@@ -430,7 +462,7 @@ impl Inner {
     }
 
     /// An id behind all that there are, also where the clock was set back.
-    fn next_id(&self, now_ms: u64) -> Result<SnapId> {
+    pub(crate) fn next_id(&self, now_ms: u64) -> Result<SnapId> {
         let id = SnapId::at(now_ms)?;
         match self.refs.last(vault::SNAPSHOTS)? {
             Some(name) => match name[vault::SNAPSHOTS.len()..].parse::<SnapId>() {

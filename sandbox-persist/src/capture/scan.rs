@@ -137,13 +137,17 @@ impl Scan {
 
     /// Forgets contents and trees that are not there any more: they are read and made again.
     pub(crate) fn forget_where(&mut self, is_gone: impl Fn(ObjectId) -> bool) {
+        let is_lost = |entry: &Entry| matches!(entry.kind, Kind::File | Kind::Symlink) && is_gone(entry.id);
         for dir in self.dirs.values_mut() {
+            if !is_gone(dir.tree) && !dir.entries.iter().any(is_lost) {
+                continue;
+            }
             let dir = Arc::make_mut(dir);
             if is_gone(dir.tree) {
                 dir.tree = ObjectId::ZERO;
             }
             for entry in &mut dir.entries {
-                if matches!(entry.kind, Kind::File | Kind::Symlink) && is_gone(entry.id) {
+                if is_lost(entry) {
                     entry.content = Content::Unread;
                 }
             }

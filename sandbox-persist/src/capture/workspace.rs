@@ -32,7 +32,11 @@ impl Workspace {
             .with_reason("too_wide"));
         }
         let vault = vault.canonicalize().map_err(|failure| error::io("find the vault", vault, failure))?;
-        if vault.starts_with(&resolved) || resolved.starts_with(&vault) {
+        // What is in a `.git` is neither captured nor restored over.
+        let is_seen = vault
+            .strip_prefix(&resolved)
+            .is_ok_and(|inner| !inner.components().any(|name| name.as_os_str() == ".git"));
+        if is_seen || resolved.starts_with(&vault) {
             return Err(Error::invalid_argument(format!(
                 "the workspace {} and the vault {} are within one another; put the vault elsewhere",
                 resolved.display(),

@@ -17,6 +17,7 @@ const MAX_PACKED_REFS: u64 = 64 << 20;
 pub(crate) struct GitDir {
     own: OwnedFd,
     common: Option<OwnedFd>,
+    common_path: PathBuf,
 }
 
 /// What a workspace is at.
@@ -43,7 +44,11 @@ impl GitDir {
             FileType::Directory => {
                 let own = beneath::open_dir(root, &name)
                     .map_err(|errno| format!("it cannot be opened: {errno}"))?;
-                Ok(Some(Self { own, common: None }))
+                Ok(Some(Self {
+                    own,
+                    common: None,
+                    common_path: path.join(crate::WorkPath::new(&*name).as_path()),
+                }))
             }
             FileType::RegularFile => Self::linked(root, path, at, &name).map(Some),
             FileType::Symlink => Err("it is a symlink, which is not followed".to_owned()),
@@ -69,7 +74,7 @@ impl GitDir {
             let own = beneath::open_dir(root, inner.as_bytes()).map_err(|errno| {
                 format!("the directory {target:?} that it names cannot be opened: {errno}")
             })?;
-            return Ok(Self { own, common: None });
+            return Ok(Self { own, common: None, common_path: admin });
         }
         let foreign =
             || format!("it names {target:?} outside of the workspace, which does not name it in turn");
@@ -85,12 +90,17 @@ impl GitDir {
             return Err(foreign());
         }
         let open = |path: PathBuf| beneath::open_root(&path).map_err(|failure| failure.to_string());
-        Ok(Self { common: Some(open(common)?), own: open(admin)? })
+        Ok(Self { common: Some(open(common.clone())?), own: open(admin)?, common_path: common })
     }
 
     /// The part that holds objects and refs.
     pub(crate) fn common(&self) -> BorrowedFd<'_> {
         self.common.as_ref().unwrap_or(&self.own).as_fd()
+    }
+
+    /// Where that part is.
+    pub(crate) fn common_path(&self) -> &Path {
+        &self.common_path
     }
 
     /// Reads `HEAD`, and where its branch is.
@@ -142,13 +152,21 @@ impl GitDir {
         let config = read_text(self.common(), "config", 1 << 20)?.unwrap_or_default().to_ascii_lowercase();
         for line in config.lines().map(|line| line.split_whitespace().collect::<String>()) {
             if line.starts_with("objectformat=") && !line.ends_with("=sha1") {
-                return Err("its ids are SHA-256, which the vault does not hold".to_owned());
+                return Err("its ids are SHA-256, which are not held here".to_owned());
             }
             if line.starts_with("refstorage=") && !line.ends_with("=files") {
                 return Err("its refs are in a reftable, which is not written".to_owned());
             }
         }
         Ok(())
+    }
+
+    /// Tells whether objects are left out that git would fetch when it needs them.
+    pub(crate) fn is_partial(&self) -> bool {
+        let Ok(packs) = beneath::open_dir(self.common(), b"objects/pack") else { return false };
+        rustix::fs::Dir::read_from(packs).is_ok_and(|packs| {
+            packs.flatten().any(|entry| entry.file_name().to_bytes().ends_with(b".promisor"))
+        })
     }
 
     /// Tells whether commits are left out at some depth.

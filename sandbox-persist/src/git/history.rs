@@ -62,16 +62,19 @@ fn copy_missing(
     cancel: &Cancel,
 ) -> Result<History> {
     let repository = inner.objects.open()?;
-    let odb = repository.odb().map_err(|failure| crate::error::git("open the vault", failure))?;
-    let stored = |id: ObjectId| odb.exists_ext(id.into(), git2::OdbLookupFlags::NO_REFRESH);
-    // Where nothing was ever deleted, whatever is stored has all that it refers to beside it.
-    let closed = match inner.was_collected() {
-        true => Some(reachable(inner, &repository)?),
-        false => None,
-    };
     if git.is_shallow() {
         return Ok(History::Incomplete("its history is shallow".to_owned()));
     }
+    if inner.is_of(git) {
+        return Ok(in_place(git, &repository, head));
+    }
+    let odb = repository.odb().map_err(|failure| crate::error::git("open the vault", failure))?;
+    let stored = |id: ObjectId| odb.exists_ext(id.into(), git2::OdbLookupFlags::NO_REFRESH);
+    // Where nothing was ever deleted, whatever is stored has all that it refers to beside it.
+    let closed = match inner.was_collected() || inner.in_repo {
+        true => Some(reachable(inner, &repository)?),
+        false => None,
+    };
     let mut store = ForeignStore::new(git.common(), &inner.objects)?;
     let mut deflater = Deflater::new();
     let mut seen = HashSet::new();
@@ -131,6 +134,22 @@ fn copy_missing(
         tree.fresh.insert(id, content);
     }
     Ok(History::Complete { tree })
+}
+
+/// The history of the repository that the vault is in: it is there as far as git keeps it.
+fn in_place(git: &GitDir, repository: &git2::Repository, head: ObjectId) -> History {
+    if git.is_partial() {
+        return History::Incomplete("it is a partial clone".to_owned());
+    }
+    match repository.find_commit(head.into()) {
+        Ok(commit) => {
+            let root = commit.tree_id().into();
+            History::Complete { tree: HeadTree { root, ..HeadTree::default() } }
+        }
+        Err(failure) => {
+            History::Incomplete(format!("its commit {head} cannot be read: {}", failure.message()))
+        }
+    }
 }
 
 /// All commits that snapshots reach.

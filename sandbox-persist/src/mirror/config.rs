@@ -259,9 +259,10 @@ impl AzureTarget {
 }
 
 /// The keys of a configuration that belong to the host.
-const HOST_KEYS: [&str; 5] = ["snapshot", "snapshots", "mirror", "mirrors", "project_host"];
+const HOST_KEYS: [&str; 7] =
+    ["snapshot", "snapshots", "mirror", "mirrors", "project_host", "credential", "credentials"];
 
-/// Refuses the configuration file of a project that speaks of snapshots, mirrors or the project host.
+/// Refuses the configuration file of a project that speaks of snapshots, mirrors, credentials or the project host.
 ///
 /// Whoever may write to a project, an agent among them, could else send its contents to a bucket of their own, switch
 /// snapshots off, or let them be thrown away.

@@ -1,4 +1,6 @@
 mod closure;
+mod git_lock;
+mod in_repo;
 mod index;
 mod lock;
 mod objects;
@@ -28,6 +30,7 @@ pub(crate) use unpack::{Limits as PackLimits, unpack};
 
 use crate::cancel::{Cancel, run_blocking};
 use crate::capture::Remembered;
+use crate::git::GitDir;
 use crate::snapshot::{SnapId, Snapshot};
 use crate::{beneath, durable, error};
 
@@ -96,12 +99,24 @@ pub struct VaultConfig {
     pub home: PathBuf,
     /// Which of them.
     pub key: RepoKey,
+    /// The workspace in whose repository the snapshots are kept; `home` is of no use then. `None` by default.
+    pub in_repo: Option<PathBuf>,
 }
 
 impl VaultConfig {
     /// Names a vault below `home`.
     pub fn new(home: impl Into<PathBuf>, key: RepoKey) -> Self {
-        Self { home: home.into(), key }
+        Self { home: home.into(), key, in_repo: None }
+    }
+
+    /// Keeps snapshots in the git repository of a workspace, below `refs/sandbox/snapshots/`, where git shows them and a
+    /// clone of it has none of them. What git does not hold is in the directory `sandhold` of its `.git`.
+    ///
+    /// The repository is used without its configuration: no hook, filter or include of it has a say. Index, `HEAD`,
+    /// branches and files are never written, and refs are written as git does, so that both may work at the same time.
+    /// Whoever deletes the repository deletes the snapshots with it, and its owner can do to them whatever git can.
+    pub fn in_repo(workspace: impl Into<PathBuf>, key: RepoKey) -> Self {
+        Self { home: PathBuf::new(), key, in_repo: Some(workspace.into()) }
     }
 }
 
@@ -115,6 +130,9 @@ pub struct Vault(pub(crate) Arc<Inner>);
 pub(crate) struct Inner {
     pub(crate) key: RepoKey,
     root: PathBuf,
+    git_dir: PathBuf,
+    /// Whether the objects and refs are those of somebody's repository, in which git works too.
+    pub(crate) in_repo: bool,
     pub(crate) objects: Objects,
     pub(crate) refs: Refs,
     pub(crate) records: Records,
@@ -129,7 +147,9 @@ impl Vault {
     /// this vault right now.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] for a home that is no UTF-8, and whatever the file system says.
+    /// [`ErrorKind::InvalidArgument`] for a home that is no UTF-8, and whatever the file system says;
+    /// [`ErrorKind::Unsupported`] with reason `in_repo` where a repository cannot hold snapshots, and
+    /// [`ErrorKind::NotFound`] where there is none.
     ///
     /// # Cancellation
     /// Dropping the future leaves a vault that can be opened again.
@@ -138,36 +158,40 @@ impl Vault {
     }
 
     fn open_now(config: VaultConfig) -> Result<Self> {
-        let home =
-            std::path::absolute(&config.home).map_err(|failure| error::io("find", &config.home, failure))?;
-        if home.to_str().is_none() {
-            return Err(Error::invalid_argument(format!(
-                "the home of vaults {} is not UTF-8; choose another directory",
-                home.display()
-            )));
-        }
-        let root = home.join(config.key.as_str());
+        let in_repo = config.in_repo.is_some();
+        let (root, git_dir) = match &config.in_repo {
+            Some(workspace) => in_repo::find(workspace)?,
+            None => {
+                let root = home(&config.home)?.join(config.key.as_str());
+                (root.clone(), root.join("vault.git"))
+            }
+        };
         for dir in ["records", "cache", "journal", "locks", "staging", "uploads"] {
             durable::create_dir(&root.join(dir))?;
         }
-        let git_dir = root.join("vault.git");
+        let staging = root.join("staging");
+        let shared = in_repo.then(|| staging.clone());
         let inner = Inner {
             key: config.key,
-            objects: Objects::new(git_dir.join("objects"), root.join("staging")),
-            refs: Refs::new(git_dir.clone(), root.join("locks/refs")),
+            objects: Objects::new(git_dir.join("objects"), staging),
+            refs: Refs::new(git_dir.clone(), root.join("locks/refs"), shared),
             records: Records::new(root.join("records")),
+            in_repo,
+            git_dir,
             root,
             scans: Mutex::default(),
         };
         let lock = inner.lock_path("vault");
-        let is_made = git_dir.join("HEAD").exists() && !inner.generation().is_empty();
+        let is_made = inner.git_dir.join("HEAD").exists() && !inner.generation().is_empty();
         let alone = match is_made {
             // Whoever works here needs no sweep now.
             true => Lock::try_take(&lock, Sharing::Exclusive)?,
             false => Some(Lock::take(&lock, Sharing::Exclusive, &Cancel::new(None))?),
         };
         if alone.is_some() {
-            make(&git_dir)?;
+            if !in_repo {
+                make(&inner.git_dir)?;
+            }
             inner.sweep()?;
             inner.first_generation()?;
         }
@@ -181,7 +205,8 @@ impl Vault {
         &self.0.key
     }
 
-    /// Returns the bare repository, for reading with git. Nothing but this library may write to it.
+    /// Returns the bare repository, for reading with git. Nothing but this library may write to it, unless the vault is
+    /// in somebody's repository: then this is its `.git`.
     #[must_use]
     pub fn git_dir(&self) -> PathBuf {
         self.0.git_dir()
@@ -230,7 +255,24 @@ impl Inner {
     }
 
     pub(crate) fn git_dir(&self) -> PathBuf {
-        self.root.join("vault.git")
+        self.git_dir.clone()
+    }
+
+    /// Tells whether this repository is the one that the vault is in.
+    pub(crate) fn is_of(&self, git: &GitDir) -> bool {
+        self.in_repo && git.common_path() == self.git_dir
+    }
+
+    /// Refuses what would delete or move files of somebody's repository.
+    pub(crate) fn refuse_in_repo(&self, what: &str, why: &str) -> Result<()> {
+        if !self.in_repo {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::Unsupported,
+            format!("{what} is not done in the repository {}: {why}", self.git_dir.display()),
+        )
+        .with_reason("in_repo"))
     }
 
     pub(crate) fn root(&self) -> &Path {
@@ -278,30 +320,32 @@ impl Inner {
 
     /// Removes what was begun and never published. The exclusive lock tells that nobody is at it.
     pub(crate) fn sweep(&self) -> Result<()> {
-        let staging = self.root.join("staging");
-        remove_where(&staging, |_| true)?;
-        remove_where(&self.root.join("vault.git").join(SNAPSHOTS), |name| name.ends_with(".lock"))
+        self.refs.sweep()?;
+        empty(&self.root.join("staging"))
     }
 }
 
-fn remove_where(dir: &Path, chosen: impl Fn(&str) -> bool) -> Result<()> {
-    let entries = match fs::read_dir(dir) {
-        Ok(entries) => entries,
-        Err(failure) if failure.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        Err(failure) => return Err(error::io("list", dir, failure)),
-    };
-    for entry in entries {
-        let entry = entry.map_err(|failure| error::io("list", dir, failure))?;
-        if entry.file_name().to_str().is_some_and(&chosen) {
-            let path = entry.path();
-            let removed = match entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                true => fs::remove_dir_all(&path),
-                false => fs::remove_file(&path),
-            };
-            removed.map_err(|failure| error::io("remove", &path, failure))?;
-        }
+fn empty(dir: &Path) -> Result<()> {
+    for path in list(dir)? {
+        let removed = match path.symlink_metadata().is_ok_and(|stat| stat.is_dir()) {
+            true => fs::remove_dir_all(&path),
+            false => fs::remove_file(&path),
+        };
+        removed.map_err(|failure| error::io("remove", &path, failure))?;
     }
     Ok(())
+}
+
+/// The directory of all vaults, which libgit2 has to be able to name.
+fn home(home: &Path) -> Result<PathBuf> {
+    let home = std::path::absolute(home).map_err(|failure| error::io("find", home, failure))?;
+    match home.to_str() {
+        Some(_) => Ok(home),
+        None => Err(Error::invalid_argument(format!(
+            "the home of vaults {} is not UTF-8; choose another directory",
+            home.display()
+        ))),
+    }
 }
 
 /// Makes a bare repository that git can read. `HEAD` comes last: without it there is no repository.

@@ -124,17 +124,25 @@ impl PackWriter {
     }
 
     /// Makes the pack durable and known in `dir`, and returns its digest; an empty one vanishes.
-    pub(crate) fn publish(mut self, dir: &Path) -> Result<Option<ObjectId>> {
+    pub(crate) fn publish(self, dir: &Path) -> Result<Option<ObjectId>> {
+        self.publish_with(dir, None)
+    }
+
+    /// As [`PackWriter::publish`], and makes another file, which is written already, durable at the same time.
+    pub(crate) fn publish_with(mut self, dir: &Path, beside: Option<&File>) -> Result<Option<ObjectId>> {
         if self.objects.is_empty() {
-            return Ok(None);
+            let synced = beside.map_or(Ok(()), File::sync_all);
+            return synced.map(|()| None).map_err(|failure| error::io("sync", &self.path, failure));
         }
         let (digest, index) = self.seal()?;
         let staged = self.path.with_extension("idx");
         let write = || -> Result<()> {
+            let failed = |failure| error::io("write", &staged, failure);
             let mut file = durable::create_file(&staged)?;
-            file.write_all(&index)
-                .and_then(|()| file.sync_all())
-                .map_err(|failure| error::io("write", &staged, failure))?;
+            file.write_all(&index).map_err(failed)?;
+            // All at once, so that a journal writes once for them.
+            sync_all(&[self.file.get_ref(), &file].into_iter().chain(beside).collect::<Vec<_>>())
+                .map_err(failed)?;
             failpoint::pass("pack.synced");
             install(&self.path, &staged, dir, digest)
         };
@@ -142,7 +150,7 @@ impl PackWriter {
         Ok(Some(digest))
     }
 
-    /// Completes the file and returns its digest and its index.
+    /// Completes the file, which is yet to be synced, and returns its digest and its index.
     fn seal(&mut self) -> Result<(ObjectId, Vec<u8>)> {
         let path = self.path.clone();
         let failed = |failure| error::io("complete", &path, failure);
@@ -174,7 +182,6 @@ impl PackWriter {
         .map_err(failed)?;
         let digest = ObjectId::from_bytes(hash.finalize().into());
         file.write_all(digest.as_bytes()).map_err(failed)?;
-        file.sync_all().map_err(failed)?;
         self.objects.sort_unstable_by_key(|object| object.id);
         Ok((digest, index_of(&self.objects, digest)))
     }
@@ -229,6 +236,17 @@ impl Drop for PackStream<'_> {
             tracing::warn!(%failure, "an object that was given up could not be taken out of its pack");
         }
     }
+}
+
+/// Makes files durable, each on a thread of its own.
+fn sync_all(files: &[&File]) -> std::io::Result<()> {
+    let Some((first, others)) = files.split_first() else { return Ok(()) };
+    std::thread::scope(|scope| {
+        let others: Vec<_> = others.iter().map(|file| scope.spawn(|| file.sync_all())).collect();
+        let first = first.sync_all();
+        let panicked = |_| Err(std::io::Error::other("a thread that syncs a file panicked"));
+        others.into_iter().map(|other| other.join().unwrap_or_else(panicked)).fold(first, Result::and)
+    })
 }
 
 /// Gives a pack and its index, both durable already, their names in `dir`: the index last, by which readers go.

@@ -35,13 +35,16 @@ impl Records {
     }
 
     pub(crate) fn write(&self, objects: &Objects, snapshot: &Snapshot) -> Result<()> {
-        let text = serde_json::to_vec_pretty(snapshot).map_err(|failure| {
-            Error::new(
-                ErrorKind::InvalidArgument,
-                format!("the manifest of {} is no JSON: {failure}", snapshot.id),
-            )
-        })?;
+        let text = encode(snapshot)?;
         durable::replace_at(&objects.staged("json")?, &self.path(&snapshot.id), &text, "record.written")?;
+        failpoint::pass("record.published");
+        Ok(())
+    }
+
+    /// As [`Records::write`], and leaves it to the system when it is on the disk: a power cut may take it.
+    pub(crate) fn write_lazily(&self, objects: &Objects, snapshot: &Snapshot) -> Result<()> {
+        let text = encode(snapshot)?;
+        durable::replace_lazily(&objects.staged("json")?, &self.path(&snapshot.id), &text, "record.written")?;
         failpoint::pass("record.published");
         Ok(())
     }
@@ -124,6 +127,15 @@ impl Records {
             }
         }
     }
+}
+
+fn encode(snapshot: &Snapshot) -> Result<Vec<u8>> {
+    serde_json::to_vec_pretty(snapshot).map_err(|failure| {
+        Error::new(
+            ErrorKind::InvalidArgument,
+            format!("the manifest of {} is no JSON: {failure}", snapshot.id),
+        )
+    })
 }
 
 /// The message of a snapshot's commit. The commit's own id cannot be in it.

@@ -111,6 +111,10 @@ impl ImageLibrary {
             if name.starts_with('.') {
                 continue;
             }
+            // Whoever opens a pipe waits for its writer.
+            if !path.is_dir() && !path.is_file() {
+                continue;
+            }
             if is_compressed(&path) {
                 unread.push(format!("{name} is compressed as a whole, decompress it"));
                 continue;

@@ -421,3 +421,13 @@ fn archives_that_are_cut_short_or_foreign_are_no_images() {
         }
     }
 }
+
+#[test]
+fn what_is_no_file_among_the_images_keeps_nobody_waiting() {
+    let home = tempfile::tempdir().unwrap();
+    // Before the one that is asked for, which is found after it.
+    let pipe = rustix::fs::FileType::Fifo;
+    rustix::fs::mknodat(rustix::fs::CWD, home.path().join("a.tar"), pipe, 0o600.into(), 0).unwrap();
+    saved(&home.path().join("b.tar"), &["b:1"], &[bash()], Packing::Plain);
+    assert!(matches!(find(home.path(), "b:1"), Ok(Found::Image(_))));
+}

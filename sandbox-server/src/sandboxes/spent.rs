@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use sandhold_core::Result;
+use sandhold_core::{ErrorKind, Result};
 use sandhold_e2b::wire::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -28,9 +28,9 @@ fn name(id: &str) -> String {
 /// Forgets the keys that are old enough.
 pub(crate) fn forget_old(store: &Store) -> Result<()> {
     store.make_dir(SPENT)?;
-    for id in store.names(SPENT)? {
-        let spent: Option<Spent> = store.read(&name(&id))?;
-        let age = spent.and_then(|spent| SystemTime::now().duration_since(spent.made_at.0).ok());
+    // One that cannot be understood stays: its key has made a sandbox, whenever that was.
+    for (id, spent) in store.read_all::<Spent>(SPENT)?.0 {
+        let age = SystemTime::now().duration_since(spent.made_at.0).ok();
         if age.is_some_and(|age| age > KEPT) {
             store.remove(&name(&id))?;
         }
@@ -48,6 +48,10 @@ impl App {
 
     pub(super) async fn is_spent(&self, id: &str) -> Result<bool> {
         let (store, name) = (Arc::clone(&self.store), name(id));
-        Ok(blocking(move || store.read::<Spent>(&name)).await?.is_some())
+        match blocking(move || store.read::<Spent>(&name)).await {
+            // It is there, whatever it says.
+            Err(error) if error.kind() == ErrorKind::Unexpected => Ok(true),
+            spent => Ok(spent?.is_some()),
+        }
     }
 }

@@ -37,6 +37,8 @@ pub(crate) struct BuildRequest {
 #[derive(Debug)]
 pub(crate) struct Catalog {
     store: Arc<Store>,
+    /// Whether there are templates that could not be read.
+    damaged: bool,
     templates: RwLock<BTreeMap<String, TemplateRecord>>,
 }
 
@@ -48,10 +50,8 @@ impl Catalog {
     /// Reads all templates. Builds that ran when the server died have failed. Blocks.
     pub(crate) fn open(store: Arc<Store>) -> Result<Self> {
         store.make_dir(TEMPLATES)?;
-        let mut templates = BTreeMap::new();
-        for id in store.names(TEMPLATES)? {
-            let name = format!("{TEMPLATES}/{id}");
-            let Some(mut record) = store.read::<TemplateRecord>(&name)? else { continue };
+        let (mut templates, damaged) = store.read_all::<TemplateRecord>(TEMPLATES)?;
+        for (id, record) in &mut templates {
             let before = record.clone();
             for build in record.builds.iter_mut().filter(|build| build.status == BuildStatus::Building) {
                 fail(
@@ -67,12 +67,16 @@ impl Catalog {
                 build.status == BuildStatus::Waiting && waited > MAX_WAIT
             };
             record.builds.retain(|build| !old(build));
-            if record != before {
-                store.write(&name, &record, Durability::Machine)?;
+            if *record != before {
+                store.write(&format!("{TEMPLATES}/{id}"), record, Durability::Machine)?;
             }
-            templates.insert(id, record);
         }
-        Ok(Self { store, templates: RwLock::new(templates) })
+        Ok(Self { store, damaged, templates: RwLock::new(templates) })
+    }
+
+    /// Tells whether all that sandboxes may be made from is known here.
+    pub(crate) fn is_whole(&self) -> bool {
+        !self.damaged
     }
 
     /// Changes one template as a whole; nothing is changed if `change` fails.

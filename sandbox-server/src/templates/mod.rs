@@ -143,6 +143,10 @@ impl Templates {
 
     /// Deletes snapshots that no layer and no template stands on any more; later, if builds run.
     pub(crate) async fn sweep(&self) {
+        // What a template that could not be read stands on is not known.
+        if !self.catalog.is_whole() {
+            return;
+        }
         // A build has snapshots that nothing stands on yet.
         let Ok(_alone) = self.unused.try_write() else { return };
         let swept: Result<()> = async {

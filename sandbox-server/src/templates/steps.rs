@@ -230,13 +230,29 @@ impl Surroundings<'_> {
         if !text.contains('$') {
             return Ok(text.to_owned());
         }
-        let mut quoted = text.replace('\\', "\\\\").replace('"', "\\\"").replace('`', "\\`");
-        quoted = quoted.replace("$(", "\\$(");
-        let spec = shell(&format!("printf %s \"{quoted}\""), context, ROOT).with_cwd("/");
+        let spec = shell(&format!("printf %s {}", quoted(text)), context, ROOT).with_cwd("/");
         let output = self.handle().await?.exec(spec).await;
         let output = succeeded(output, ROOT).map_err(|why| format!("failed to evaluate {text:?}: {why}"))?;
         Ok(output.stdout.text().into_owned())
     }
+}
+
+/// Writes a text for the shell: names after `$` count, commands do not. `\$` is a plain `$`, as in a Dockerfile.
+fn quoted(text: &str) -> String {
+    let mut quoted = String::from('"');
+    let mut letters = text.chars().peekable();
+    while let Some(letter) = letters.next() {
+        match (letter, letters.peek()) {
+            ('\\', Some('$')) => {
+                letters.next();
+                quoted.push_str("\\$");
+            }
+            ('\\' | '"' | '`', _) | ('$', Some('(')) => quoted.extend(['\\', letter]),
+            _ => quoted.push(letter),
+        }
+    }
+    quoted.push('"');
+    quoted
 }
 
 /// Returns the answer of a script of ours.
@@ -305,6 +321,19 @@ fn chunks(file: tokio::fs::File) -> ByteStream {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_are_expanded_and_commands_and_escaped_signs_are_not() {
+        for (text, expected) in [
+            ("$HOME/bin", r#""$HOME/bin""#),
+            (r"\$HOME", r#""\$HOME""#),
+            ("$(id)`id`", r#""\$(id)\`id\`""#),
+            (r"\$(id)", r#""\$(id)""#),
+            (r#"a\b"c"#, r#""a\\b\"c""#),
+        ] {
+            assert_eq!(quoted(text), expected, "{text}");
+        }
+    }
 
     #[test]
     fn the_part_before_a_pattern_is_what_the_archive_is_looked_into_for() {

@@ -113,7 +113,7 @@ fn failed(path: &Path, error: std::io::Error) -> Error {
         std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => ErrorKind::StorageFull,
         _ => ErrorKind::Unavailable,
     };
-    Error::new(kind, format!("cannot keep the upload {}", path.display())).with_source(error)
+    Error::new(kind, "cannot keep the upload").with_source(error).with_context("path", path.display())
 }
 
 /// Says whether a text is what the SDKs name files by: a SHA-256 in hex.

@@ -34,6 +34,8 @@ pub(crate) use content::routes as open;
 const VOLUMES: &str = "volumes";
 /// Where their files are, one directory a volume.
 const FILES: &str = "volume-files";
+/// What the names of directories end with whose volume was deleted: only those are removed.
+const DELETED: &str = ".deleted";
 const MAX_NAME: usize = 128;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -52,21 +54,32 @@ pub(crate) struct Volumes {
 }
 
 impl Volumes {
-    /// Reads all volumes, and removes the files of those that are gone.
+    /// Reads all volumes, and removes the files of those that were deleted. Files that nobody deleted are kept, also
+    /// where what says whose they are is lost.
     pub(crate) async fn open(store: Arc<Store>) -> Result<Self> {
         let reading = Arc::clone(&store);
         let opened = blocking(move || {
             reading.make_dir(VOLUMES)?;
             let files = reading.make_dir(FILES)?;
-            let mut all = BTreeMap::new();
-            for id in reading.names(VOLUMES)? {
-                if let Some(kept) = reading.read::<Kept>(&format!("{VOLUMES}/{id}"))? {
-                    all.insert(id, kept);
-                }
-            }
+            let (mut all, _) = reading.read_all::<Kept>(VOLUMES)?;
+            let documents = reading.names(VOLUMES)?;
             for left in std::fs::read_dir(&files).into_iter().flatten().flatten() {
-                if !left.file_name().to_str().is_some_and(|id| all.contains_key(id)) {
+                let name = left.file_name().to_string_lossy().into_owned();
+                if let Some(id) = name.strip_suffix(DELETED) {
+                    reading.remove(&format!("{VOLUMES}/{id}"))?;
+                    all.remove(id);
                     discard(&left.path());
+                } else if documents.contains(&name) {
+                    // Also of one that could not be read.
+                    continue;
+                } else if holds_nothing(&left.path().join("data")) {
+                    // It was never finished.
+                    discard(&left.path());
+                } else {
+                    tracing::error!(
+                        id = name,
+                        "files of a volume are there without its document, and are left"
+                    );
                 }
             }
             Ok((all, files))
@@ -91,9 +104,22 @@ impl Volumes {
         self.files.join(id).join("data")
     }
 
+    /// Where the files of a volume are from its deletion on, until they are removed.
+    fn deleted(&self, id: &str) -> PathBuf {
+        self.files.join(format!("{id}{DELETED}"))
+    }
+
     /// Where files are written before they get their place; on the same file system.
     fn staging(&self, id: &str) -> PathBuf {
         self.files.join(id).join("staging")
+    }
+}
+
+/// Tells whether a directory is surely empty, or not there.
+fn holds_nothing(data: &Path) -> bool {
+    match std::fs::read_dir(data) {
+        Ok(mut entries) => entries.next().is_none(),
+        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
     }
 }
 
@@ -186,7 +212,18 @@ async fn remove(State(app): State<Arc<App>>, Segment(id): Segment) -> ApiResult<
         return Err(ApiError::conflict(format!("volume '{}' is mounted in sandboxes", kept.name)));
     }
     let (store, name) = (Arc::clone(&app.volumes.store), format!("{VOLUMES}/{id}"));
-    blocking(move || store.remove(&name)).await?;
+    let (files, deleted) = (app.volumes.files.join(&id), app.volumes.deleted(&id));
+    blocking(move || {
+        // Marked first: whoever finds the mark goes on with the deletion.
+        match std::fs::rename(&files, &deleted) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                let message = "the files of the volume cannot be given up";
+                Err(Error::new(ErrorKind::Unavailable, message).with_source(error))
+            }
+            _ => store.remove(&name).inspect_err(|_| drop(std::fs::rename(&deleted, &files))),
+        }
+    })
+    .await?;
     all.remove(&id);
     drop(all);
     // It is gone for everybody. Nobody has to wait for its files.
@@ -197,7 +234,7 @@ async fn remove(State(app): State<Arc<App>>, Segment(id): Segment) -> ApiResult<
 impl App {
     /// Removes the files of a volume that is gone; without root some of them only from inside a sandbox.
     async fn remove_files(&self, id: &str) {
-        let files = self.volumes.files.join(id);
+        let files = self.volumes.deleted(id);
         let path = files.clone();
         if blocking(move || Ok(rooted::remove_tree(&path).is_ok())).await.unwrap_or_default() {
             return;

@@ -164,7 +164,7 @@ impl Filesystem for FilesystemService {
         _context: RequestContext,
         request: ServiceRequest<'_, GetWatcherEventsRequest>,
     ) -> ServiceResult<GetWatcherEventsResponse> {
-        let events = self.state.watchers.events(request.watcher_id)?;
+        let events = self.state.watchers.events(request.watcher_id).await?;
         Response::ok(GetWatcherEventsResponse { events })
     }
 

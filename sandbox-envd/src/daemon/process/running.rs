@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::process::{Pid, Signal};
@@ -70,7 +70,7 @@ pub(crate) struct Process {
     memory: MemoryKills,
     tree: Tree,
     /// When the leader was collected, in ticks since boot; 0 while it runs.
-    collected: AtomicU64,
+    collected: watch::Sender<u64>,
     config: Mutex<ProcessConfig>,
     input: tokio::sync::Mutex<Input>,
     terminal: Mutex<Option<Arc<AsyncFd<OwnedFd>>>>,
@@ -137,7 +137,7 @@ impl Process {
             timed_out: AtomicBool::new(false),
             memory,
             tree,
-            collected: AtomicU64::new(0),
+            collected: watch::Sender::new(0),
             config: Mutex::new(config),
             input: tokio::sync::Mutex::new(input),
             terminal: Mutex::new(terminal),
@@ -205,7 +205,7 @@ impl Process {
             }
         }
         let (mut follower, live) = Follower::new();
-        if self.collected.load(Ordering::Acquire) != 0 {
+        if *self.collected.borrow() != 0 {
             follower.release();
         }
         if output.end.is_none() {
@@ -270,7 +270,13 @@ impl Process {
 
     /// Notes that the leader's number is free from now on.
     pub(crate) fn collected(&self) {
-        self.collected.store(tree::ticks_since_boot(), Ordering::Release);
+        self.collected.send_replace(tree::ticks_since_boot());
+    }
+
+    /// Waits until the leader's number is free.
+    pub(crate) async fn wait_collected(&self) {
+        // The sender lives in `self`, so the wait cannot fail.
+        let _ = self.collected.subscribe().wait_for(|collected| *collected > 0).await;
     }
 
     /// Tells the end to everybody and lets go of the input.
@@ -384,7 +390,7 @@ impl Process {
 
     /// Signals everything the process started; killing waits until nothing is left. Returns how many there were.
     pub(crate) async fn signal_tree(&self, signal: Signal) -> io::Result<usize> {
-        let collected = self.collected.load(Ordering::Acquire);
+        let collected = *self.collected.borrow();
         let tree = Tree { collected: (collected > 0).then_some(collected), ..self.tree.clone() };
         if signal == Signal::KILL { tree.kill().await } else { tree.signal(signal).await }
     }

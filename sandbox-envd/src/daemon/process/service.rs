@@ -35,6 +35,9 @@ use crate::messages::process::{
 /// Between `SIGTERM` and `SIGKILL` when a client names no grace.
 const DEFAULT_GRACE: Duration = Duration::from_secs(5);
 
+/// How long the end of a killed process is waited for: one that the kernel holds may take any time.
+const KILLED: Duration = Duration::from_secs(1);
+
 /// What a child gets if the daemon itself has no `PATH`: the default of Debian's login.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
@@ -230,7 +233,12 @@ impl Process for Service {
         let sent = if request.tree.unwrap_or(false) {
             process.signal_tree(signal).await.map(|count| count > 0)
         } else {
-            self.state.processes.signal(&process, signal)
+            let sent = self.state.processes.signal(&process, signal);
+            if signal == Number::KILL && matches!(sent, Ok(true)) {
+                // Whoever looks for it after the answer is not to find it.
+                let _ = tokio::time::timeout(KILLED, process.wait_collected()).await;
+            }
+            sent
         };
         match sent {
             Ok(true) => Response::ok(SendSignalResponse::default()),

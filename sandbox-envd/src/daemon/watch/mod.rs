@@ -116,9 +116,15 @@ impl Watchers {
         }
     }
 
-    /// Takes the events that wait for a watcher made by [`create`](Self::create).
-    pub(crate) fn events(&self, id: &str) -> Result<Vec<FilesystemEvent>, ConnectError> {
-        lock(&self.named).get(id).map(|watch| watch.queue.drain()).ok_or_else(|| unknown(id))
+    /// Takes the events that wait for a watcher made by [`create`](Self::create): of all that happened before.
+    pub(crate) async fn events(&self, id: &str) -> Result<Vec<FilesystemEvent>, ConnectError> {
+        let queue = lock(&self.named).get(id).map(|watch| Arc::clone(&watch.queue));
+        let queue = queue.ok_or_else(|| unknown(id))?;
+        // The task may not have heard yet of what the client just did. One turn takes all that the kernel keeps.
+        let shared = Arc::clone(&self.shared);
+        let read = tokio::task::spawn_blocking(move || shared.turn()).await;
+        read.map_err(|error| ConnectError::internal(format!("reading events was interrupted: {error}")))?;
+        Ok(queue.drain())
     }
 
     /// Ends a watcher made by [`create`](Self::create).

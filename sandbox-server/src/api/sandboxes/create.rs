@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::{Request, State};
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, HeaderValue, StatusCode};
 use sandhold_e2b::wire::{CreateSandbox, Sandbox as Ready, VolumeMount};
 use sha2::{Digest, Sha256};
 
@@ -35,6 +35,10 @@ const MAX_VARIABLE: usize = 128 * 1024;
 
 /// All variables; Linux lets arguments and variables have 2 MiB with the usual stack of 8 MiB.
 const MAX_ENV: usize = 1536 * 1024;
+
+/// The longest path of Linux (`PATH_MAX`) with room for where the sandbox's root lies, and the longest name in one.
+const MAX_PATH: usize = 2048;
+const MAX_NAME: usize = 255;
 
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
@@ -110,6 +114,9 @@ async fn checked(
     if policy.https_ports.as_ref().is_some_and(|ports| ports.contains(&sandhold_core::DAEMON_PORT)) {
         return Err(ApiError::bad_request("httpsPorts cannot hold 49983, the port of the sandbox's daemon"));
     }
+    if policy.mask_request_host.as_deref().is_some_and(|mask| HeaderValue::from_str(mask).is_err()) {
+        return Err(ApiError::bad_request("maskRequestHost has a character that no header can carry"));
+    }
     let egress = network::egress_of(&policy, asked.allow_internet_access);
     network::check(&egress)?;
     let mounts = asked.volume_mounts.unwrap_or_default();
@@ -170,6 +177,12 @@ fn check_mounts(mounts: &[VolumeMount]) -> ApiResult<()> {
         let clean = parts.is_some_and(|mut parts| parts.all(|part| !matches!(part, "" | "." | "..")));
         if !clean || path.contains('\0') {
             return Err(ApiError::bad_request(format!("the mount path {path:?} is not absolute and clean")));
+        }
+        if path.len() > MAX_PATH || path.split('/').any(|part| part.len() > MAX_NAME) {
+            let shown: String = path.chars().take(64).collect();
+            return Err(ApiError::bad_request(format!(
+                "the mount path {shown:?}... is longer than a path can be"
+            )));
         }
         if Path::new(path).starts_with(DAEMON_FILES) || Path::new(DAEMON_FILES).starts_with(path) {
             return Err(ApiError::bad_request(format!(

@@ -1,0 +1,163 @@
+//! The sandboxes of one owner at one provider: acquired by key, from either kind of caller.
+
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use sandhold_core as core;
+use sandhold_core::{Owner, Result};
+use sandhold_registry::RegistryUrl;
+use tokio::sync::OnceCell;
+
+use crate::convert::{Options, checked};
+use crate::hooks::PyHooks;
+use crate::provider::provider;
+use crate::sandbox::{AsyncSandbox, Sandbox, Taken};
+use crate::stream::{AsyncEvents, Events};
+use crate::twins::twins;
+use crate::{options, values};
+
+/// A host whose registry is opened by the first call that needs it.
+struct Host {
+    unopened: core::Sandboxes,
+    registry: Option<RegistryUrl>,
+    hooks: Option<Arc<PyHooks>>,
+    open: OnceCell<core::Sandboxes>,
+}
+
+impl Host {
+    fn new(
+        py: Python<'_>,
+        call: &'static str,
+        at: &Bound<'_, PyAny>,
+        given: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Arc<Self>> {
+        let mut unopened = core::Sandboxes::new(provider(call, at)?);
+        let mut given = Options::new(py, call, given)?;
+        if let Some(owner) = given.take::<String>("owner")? {
+            unopened = unopened.with_owner(checked(py, "owner", Owner::new(owner))?);
+        }
+        if let Some(deadline) = given.seconds("hook_deadline")? {
+            unopened = unopened.with_hook_deadline(deadline);
+        }
+        if let Some(limit) = given.seconds("wait_limit")? {
+            unopened = unopened.with_wait_limit(limit);
+        }
+        if let Some(lease) = given.seconds("record_lease")? {
+            unopened = unopened.with_record_lease(lease);
+        }
+        if let Some(events) = given.take("event_capacity")? {
+            unopened = unopened.with_event_capacity(events);
+        }
+        let registry = match given.take::<String>("registry")? {
+            Some(url) => Some(checked(py, "registry", RegistryUrl::parse(&url))?),
+            None => None,
+        };
+        let hooks = PyHooks::take(py, &mut given)?;
+        if let Some(hooks) = &hooks {
+            unopened = unopened.with_hooks(Arc::clone(hooks) as Arc<dyn core::Hooks>);
+        }
+        given.finish()?;
+        Ok(Arc::new(Self { unopened, registry, hooks, open: OnceCell::new() }))
+    }
+
+    async fn open(&self) -> Result<&core::Sandboxes> {
+        let open = || async {
+            Ok(match &self.registry {
+                Some(url) => self.unopened.clone().with_registry(url.open().await?),
+                None => self.unopened.clone(),
+            })
+        };
+        self.open.get_or_try_init(open).await
+    }
+}
+
+/// The sandboxes of one owner at one provider: acquire them by key, let them go, get the same ones back.
+#[pyclass(frozen, module = "sandhold")]
+pub(crate) struct Sandboxes(Arc<Host>);
+
+#[pymethods]
+impl Sandboxes {
+    #[new]
+    #[pyo3(signature = (provider, **options))]
+    fn new(provider: &Bound<'_, PyAny>, options: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
+        Host::new(provider.py(), "Sandboxes", provider, options).map(Self)
+    }
+}
+
+impl Sandboxes {
+    fn enter(&self, _py: Python<'_>) -> PyResult<()> {
+        Ok(())
+    }
+}
+
+/// The sandboxes of one owner at one provider, for event loops.
+#[pyclass(frozen, module = "sandhold")]
+pub(crate) struct AsyncSandboxes(Arc<Host>);
+
+#[pymethods]
+impl AsyncSandboxes {
+    #[new]
+    #[pyo3(signature = (provider, **options))]
+    fn new(provider: &Bound<'_, PyAny>, options: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
+        Host::new(provider.py(), "AsyncSandboxes", provider, options).map(Self)
+    }
+}
+
+impl AsyncSandboxes {
+    fn enter(&self, py: Python<'_>) -> PyResult<()> {
+        self.0.hooks.as_ref().map_or(Ok(()), |hooks| hooks.follow(py))
+    }
+}
+
+twins! {
+    impl Sandboxes, AsyncSandboxes;
+
+    /// Finds, connects or creates the one sandbox of a key.
+    #[pyo3(signature = (key, **options))]
+    fn acquire(py, this, key: String, **options) -> Sandbox, AsyncSandbox {
+        let host = Arc::clone(&this.0);
+        let (options, hooks) = options::acquire(py, "acquire", options)?;
+        let hooks = hooks.or_else(|| host.hooks.clone());
+        if IS_ASYNC && let Some(hooks) = &hooks {
+            hooks.follow(py)?;
+        }
+        async move {
+            let acquired = host.open().await?.acquire(key, options).await?;
+            Ok(Taken { came: Some((acquired.outcome, acquired.facts)), sandbox: acquired.sandbox, hooks })
+        }
+    }
+
+    /// Returns a value of the key's sandbox that is acquired by its first use.
+    #[pyo3(signature = (key, **options))]
+    fn lazy(py, this, key: String, **options) -> Sandbox, AsyncSandbox {
+        let host = Arc::clone(&this.0);
+        let (options, hooks) = options::acquire(py, "lazy", options)?;
+        let hooks = hooks.or_else(|| host.hooks.clone());
+        async move { Ok(Taken { sandbox: host.open().await?.lazy(key, options)?, came: None, hooks }) }
+    }
+
+    /// Looks for the sandbox that a key has, without waking or making one.
+    fn find(py, this, key: String) -> Option<values::SandboxInfo>, Option<values::SandboxInfo> {
+        let host = Arc::clone(&this.0);
+        async move { Ok(host.open().await?.find(key).await?.map(Into::into)) }
+    }
+
+    /// Lets a key's sandbox rest, without connecting to it.
+    fn stop(py, this, key: String) -> &'static str, &'static str {
+        let host = Arc::clone(&this.0);
+        async move { Ok(values::stopped(host.open().await?.stop(key).await?)) }
+    }
+
+    /// Destroys a key's sandbox, without waking it, and forgets its record.
+    fn destroy(py, this, key: String) -> &'static str, &'static str {
+        let host = Arc::clone(&this.0);
+        async move { Ok(values::destroyed(host.open().await?.destroy(key).await?)) }
+    }
+
+    /// Listens to what happens to the sandboxes of this host from now on.
+    fn events(py, this) -> Events, AsyncEvents {
+        let host = Arc::clone(&this.0);
+        async move { Ok(host.open().await?.events()) }
+    }
+}

@@ -1,0 +1,236 @@
+//! A create whose outcome is open is settled before anything else happens to its key, also when nobody waits for it.
+#![allow(clippy::unwrap_used, reason = "helpers of tests: a broken rule panics")]
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use sandhold_core::testing::{FakeOptions, FakeProvider, Fault, Verb};
+use sandhold_core::{
+    AcquireOptions, AcquireOutcome, BootTime, Error, ErrorKind, EventKind, How, Key, Lease, MemoryRegistry,
+    Outcome, Owner, Phase, Record, RecordFilter, Registry, RegistryScope, Result, ResultStream, SandboxSpec,
+    Sandboxes,
+};
+
+fn host(provider: &FakeProvider, registry: &MemoryRegistry) -> Sandboxes {
+    Sandboxes::new(Arc::new(provider.clone())).with_registry(Arc::new(Shared::new(registry)))
+}
+
+fn options() -> AcquireOptions {
+    AcquireOptions::default()
+}
+
+async fn record(registry: &MemoryRegistry) -> Option<Record> {
+    registry.load(&Owner::default(), &Key::new("k").unwrap()).await.unwrap()
+}
+
+/// A registry that all hosts share, and notes when a lease was renewed last.
+#[derive(Clone, Debug)]
+struct Shared {
+    registry: MemoryRegistry,
+    renewed: Arc<Mutex<Option<BootTime>>>,
+}
+
+impl Shared {
+    fn new(registry: &MemoryRegistry) -> Self {
+        Self { registry: registry.clone(), renewed: Arc::default() }
+    }
+}
+
+#[async_trait]
+impl Registry for Shared {
+    fn scope(&self) -> RegistryScope {
+        RegistryScope::Cluster
+    }
+
+    async fn load(&self, owner: &Owner, key: &Key) -> Result<Option<Record>> {
+        self.registry.load(owner, key).await
+    }
+
+    async fn store(&self, record: Record, lease: &Lease) -> Result<Record> {
+        self.registry.store(record, lease).await
+    }
+
+    async fn remove(&self, record: &Record, lease: &Lease) -> Result<()> {
+        self.registry.remove(record, lease).await
+    }
+
+    async fn try_lease(&self, owner: &Owner, key: &Key, ttl: Duration) -> Result<Option<Lease>> {
+        self.registry.try_lease(owner, key, ttl).await
+    }
+
+    async fn renew(&self, owner: &Owner, key: &Key, lease: &mut Lease, ttl: Duration) -> Result<()> {
+        // As slow as it takes until the clock of the records has moved.
+        let begun = BootTime::now();
+        while begun.as_ref().and_then(BootTime::elapsed).is_some_and(|passed| passed.is_zero()) {
+            std::thread::yield_now();
+        }
+        self.registry.renew(owner, key, lease, ttl).await?;
+        *self.renewed.lock().unwrap() = BootTime::now();
+        Ok(())
+    }
+
+    async fn list(&self, filter: RecordFilter) -> Result<ResultStream<Record>> {
+        self.registry.list(filter).await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_time_of_an_open_create_counts_from_its_sending() {
+    let (provider, registry) = (FakeProvider::new(), Shared::new(&MemoryRegistry::new()));
+    if BootTime::now().is_none() {
+        println!("skipped: needs /proc/uptime");
+        return;
+    }
+    provider.script(Verb::Create, Fault::HangBefore);
+    let sandboxes = Sandboxes::new(Arc::new(provider)).with_registry(Arc::new(registry.clone()));
+    sandboxes.acquire("k", options().with_deadline(Duration::from_secs(1))).await.unwrap_err();
+    let open = record(&registry.registry).await.unwrap();
+    let age = open.phase_age();
+    let since_renewal = registry.renewed.lock().unwrap().as_ref().and_then(BootTime::elapsed).unwrap();
+    assert_eq!(open.phase, Phase::Creating);
+    assert!(
+        age <= since_renewal,
+        "the intent is {age:?} old, and its lease was renewed {since_renewal:?} ago"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_create_that_its_caller_left_is_settled_in_the_background() {
+    for shared in [true, false] {
+        let (provider, registry) = (FakeProvider::new(), MemoryRegistry::new());
+        let sandboxes = match shared {
+            true => host(&provider, &registry),
+            false => Sandboxes::new(Arc::new(provider.clone())).with_registry(Arc::new(registry.clone())),
+        };
+        provider.script(Verb::Create, Fault::HangAfter);
+        sandboxes.acquire("k", options().with_deadline(Duration::from_secs(1))).await.unwrap_err();
+        assert_eq!(record(&registry).await.unwrap().phase, Phase::Creating);
+        tokio::time::sleep(Duration::from_secs(600)).await;
+        let settled = record(&registry).await.unwrap();
+        assert_eq!(
+            (settled.phase, settled.id, settled.setup_done),
+            (Phase::Ready, Some(provider.alive()[0].id.clone()), None)
+        );
+        let acquired = sandboxes.acquire("k", options()).await.unwrap();
+        assert_eq!((acquired.outcome, provider.counts().created), (AcquireOutcome::Created, 1));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_create_that_its_caller_left_and_that_never_came_is_given_up_in_the_background() {
+    let (provider, registry) = (FakeProvider::new(), MemoryRegistry::new());
+    provider.script(Verb::Create, Fault::HangBefore);
+    let left = options().with_deadline(Duration::from_secs(1));
+    host(&provider, &registry).acquire("k", left).await.unwrap_err();
+    let attempt = record(&registry).await.unwrap().attempt;
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    let settled = record(&registry).await.unwrap();
+    assert!(settled.is_tombstone() && settled.has_abandoned(&attempt), "{settled:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_settles_in_the_background_leaves_what_others_have_settled_alone() {
+    let (provider, registry) = (FakeProvider::new(), MemoryRegistry::new());
+    provider.script(Verb::Create, Fault::reset_after());
+    provider.script_honest(Verb::Find, 1);
+    provider.script_always(Verb::Find, Fault::refused());
+    let left = options().with_deadline(Duration::from_secs(1));
+    host(&provider, &registry).acquire("k", left).await.unwrap_err();
+    provider.script_clear(Verb::Find);
+    let mine = host(&provider, &registry).acquire("k", options()).await.unwrap();
+    let known = record(&registry).await;
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert_eq!(record(&registry).await, known);
+    assert_eq!(
+        (mine.facts.how, provider.counts().created, provider.counts().destroyed),
+        (How::Adopted, 1, 0)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_id_that_the_caller_names_is_not_forgotten_over_an_open_create() {
+    for idempotent in [false, true] {
+        let shape = FakeOptions::default();
+        let shape = if idempotent { shape.with_idempotent_create() } else { shape };
+        let (provider, registry) = (FakeProvider::with_options(shape), MemoryRegistry::new());
+        let named = provider.make_untagged(SandboxSpec::default());
+        provider.script(Verb::Create, Fault::HangAfter);
+        let left = options().with_deadline(Duration::from_secs(1));
+        host(&provider, &registry).acquire("k", left).await.unwrap_err();
+        let wanted = options().with_provider_id(named);
+        let error = host(&provider, &registry).acquire("k", wanted).await.unwrap_err();
+        assert_eq!((error.kind(), error.reason()), (ErrorKind::Conflict, Some("provider_id")));
+        // The open create is settled: its sandbox is the key's.
+        let made = provider.alive().pop().unwrap();
+        assert!(made.tags.is_some());
+        assert_eq!(record(&registry).await.unwrap().id, Some(made.id));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_id_that_the_caller_names_is_attached_once_an_open_create_is_proven_absent() {
+    for idempotent in [false, true] {
+        let shape = FakeOptions::default();
+        let shape = if idempotent { shape.with_idempotent_create() } else { shape };
+        let (provider, registry) = (FakeProvider::with_options(shape), MemoryRegistry::new());
+        let named = provider.make_untagged(SandboxSpec::default());
+        provider.script(Verb::Create, Fault::HangBefore);
+        let left = options().with_deadline(Duration::from_secs(1));
+        host(&provider, &registry).acquire("k", left).await.unwrap_err();
+        let attempt = record(&registry).await.unwrap().attempt;
+        let wanted = options().with_provider_id(named.clone()).with_deadline(Duration::from_secs(900));
+        let acquired = host(&provider, &registry).acquire("k", wanted).await.unwrap();
+        assert_eq!(acquired.sandbox.provider_id(), Some(&named));
+        assert!(record(&registry).await.unwrap().has_abandoned(&attempt));
+        assert_eq!((provider.counts().of(Verb::Create), provider.alive().len()), (1, 1));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn cleaned_up_is_told_only_where_nothing_is_left() {
+    let (provider, registry) = (FakeProvider::new(), MemoryRegistry::new());
+    let sandboxes = host(&provider, &registry);
+    let told = |provider: &FakeProvider| {
+        let (mut events, sandboxes, provider) = (sandboxes.events(), sandboxes.clone(), provider.clone());
+        async move {
+            let error = sandboxes.acquire("k", options()).await.unwrap_err();
+            let alive = provider.alive().len();
+            loop {
+                if let EventKind::ProvisionFailed { cleaned_up, .. } =
+                    events.next().await.unwrap().unwrap().kind
+                {
+                    return (error.outcome(), cleaned_up, alive);
+                }
+            }
+        }
+    };
+    provider.script(Verb::Create, Fault::refused());
+    assert_eq!(told(&provider).await, (Outcome::NotStarted, true, 0));
+    provider.script(Verb::Create, Fault::reset_after());
+    provider.script(Verb::Connect, Fault::refused());
+    assert_eq!(told(&provider).await, (Outcome::Done, false, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_create_that_does_not_say_what_it_did_counts_as_a_lost_answer() {
+    for kind in [ErrorKind::Unavailable, ErrorKind::Timeout, ErrorKind::Unexpected, ErrorKind::Conflict] {
+        let (provider, registry) = (FakeProvider::new(), MemoryRegistry::new());
+        let unclear = Error::new(kind, "something went wrong");
+        provider.script(Verb::Create, Fault::LoseAnswer(unclear.clone()));
+        let acquired = host(&provider, &registry).acquire("k", options()).await.unwrap();
+        assert_eq!((acquired.facts.how, provider.counts().created), (How::Adopted, 1), "{kind}");
+
+        let (provider, registry) = (FakeProvider::new(), MemoryRegistry::new());
+        provider.script(Verb::Create, Fault::Before(unclear.clone().with_outcome(Outcome::NotStarted)));
+        let error = host(&provider, &registry).acquire("k", options()).await.unwrap_err();
+        assert_eq!((error.kind(), error.outcome()), (kind, Outcome::NotStarted));
+        assert_eq!(record(&registry).await, None, "{kind}");
+
+        let (provider, registry) = (FakeProvider::new(), MemoryRegistry::new());
+        provider.script(Verb::Create, Fault::Before(unclear));
+        let error = host(&provider, &registry).acquire("k", options()).await.unwrap_err();
+        assert_eq!((error.kind(), error.outcome()), (kind, Outcome::NotStarted), "proven absent");
+        assert!(record(&registry).await.unwrap().is_tombstone());
+    }
+}
