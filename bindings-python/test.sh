@@ -2,6 +2,7 @@
 # Builds the wheel as it is shipped, but for the optimisation, installs it into an environment of its own and tests it there.
 # Says `skipped: needs ...` where something is missing. HELPER names the program that goes into the wheel.
 set -eu
+[ -z "${TARGET_DIR:-}" ] || TARGET_DIR=$(realpath -m "$TARGET_DIR")
 cd "$(dirname "$0")"
 : "${TARGET_DIR:=$PWD/../target}" "${PYTHON:=python3}" "${JOBS:=2}"
 : "${HELPER:=${SANDHOLD_HELPER:-$TARGET_DIR/debug/sandhold-helper}}"

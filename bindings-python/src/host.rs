@@ -11,16 +11,18 @@ use tokio::sync::OnceCell;
 
 use crate::convert::{Options, checked};
 use crate::hooks::PyHooks;
+use crate::persist::VaultHook;
 use crate::provider::provider;
 use crate::sandbox::{AsyncSandbox, Sandbox, Taken};
 use crate::stream::{AsyncEvents, Events};
 use crate::twins::twins;
 use crate::{options, values};
 
-/// A host whose registry is opened by the first call that needs it.
+/// A host whose registry and vault are opened by the first call that needs it.
 struct Host {
     unopened: core::Sandboxes,
     registry: Option<RegistryUrl>,
+    persist: Option<Py<VaultHook>>,
     hooks: Option<Arc<PyHooks>>,
     open: OnceCell<core::Sandboxes>,
 }
@@ -53,20 +55,25 @@ impl Host {
             Some(url) => Some(checked(py, "registry", RegistryUrl::parse(&url))?),
             None => None,
         };
+        let persist = given.take::<Py<VaultHook>>("persist")?;
         let hooks = PyHooks::take(py, &mut given)?;
         if let Some(hooks) = &hooks {
             unopened = unopened.with_hooks(Arc::clone(hooks) as Arc<dyn core::Hooks>);
         }
         given.finish()?;
-        Ok(Arc::new(Self { unopened, registry, hooks, open: OnceCell::new() }))
+        Ok(Arc::new(Self { unopened, registry, persist, hooks, open: OnceCell::new() }))
     }
 
     async fn open(&self) -> Result<&core::Sandboxes> {
         let open = || async {
-            Ok(match &self.registry {
-                Some(url) => self.unopened.clone().with_registry(url.open().await?),
-                None => self.unopened.clone(),
-            })
+            let mut sandboxes = self.unopened.clone();
+            if let Some(url) = &self.registry {
+                sandboxes = sandboxes.with_registry(url.open().await?);
+            }
+            if let Some(hook) = &self.persist {
+                sandboxes = sandboxes.with_persist(hook.get().open().await?);
+            }
+            Ok(sandboxes)
         };
         self.open.get_or_try_init(open).await
     }

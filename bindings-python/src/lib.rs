@@ -5,6 +5,7 @@ mod errors;
 mod hooks;
 mod host;
 mod options;
+mod persist;
 mod process;
 mod provider;
 mod runtime;
@@ -32,6 +33,8 @@ mod _native {
     use crate::host::{AsyncSandboxes, Sandboxes};
     #[pymodule_export]
     use crate::options::{Kind, Mount};
+    #[pymodule_export]
+    use crate::persist::VaultHook;
     #[pymodule_export]
     use crate::process::{AsyncProcess, Process};
     #[pymodule_export]

@@ -50,6 +50,7 @@ from ._native import (
     Sandboxes,
     SandboxInfo,
     Start,
+    VaultHook,
     Watch,
     WatchEvent,
 )
@@ -102,6 +103,7 @@ __all__ = [
     "UnavailableError",
     "UnexpectedError",
     "UnsupportedError",
+    "VaultHook",
     "Watch",
     "WatchEvent",
 ]

@@ -79,6 +79,7 @@ class _HostOptions(_Hooks, total=False):
     """What a host is made with. `registry` is memory:, file:/directory, sqlite:/path or postgres://..."""
 
     registry: str | None
+    persist: VaultHook | None
     owner: str | None
     wait_limit: float | None
     record_lease: float | None
@@ -177,6 +178,7 @@ __all__ = [
     "SandboxInfo",
     "Sandboxes",
     "Start",
+    "VaultHook",
     "Watch",
     "WatchEvent",
     "error_kinds",
@@ -411,6 +413,16 @@ class Mount:
     def shared_dir(path: str, host: _Path) -> Mount: ...
     @staticmethod
     def volume(path: str, name: str) -> Mount: ...
+
+@final
+class VaultHook:
+    """Keeps a workspace inside each sandbox in a vault, and puts it back into the sandbox that takes its place.
+
+    `home` is the directory of all vaults on this machine, `key` names one of them, `path` is the workspace inside each
+    sandbox. Work is saved before a pause, before a destroy and every `interval` seconds (default 300; 0 is never).
+    """
+
+    def __new__(cls, home: _Path, key: str, path: str, *, interval: float | None = None) -> Self: ...
 
 @final
 class LocalProvider:
