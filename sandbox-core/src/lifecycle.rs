@@ -7,7 +7,7 @@ use crate::events::EventKind;
 use crate::fate::{End, Fate};
 use crate::hooks::Hooks;
 use crate::registry::{Lease, Phase, Record, Registry};
-use crate::tenure::{Held, Tenure, within};
+use crate::tenure::{Held, within};
 use crate::{
     ConnectOptions, Connection, DestroyOutcome, Error, ErrorKind, FindQuery, Key, Memory, Outcome,
     PauseOptions, PauseOutcome, Result, SandboxId, SandboxInfo, SandboxProviderExt as _,
@@ -291,13 +291,7 @@ async fn destroy_unrecorded(
 }
 
 /// Destroys one sandbox of a key.
-pub(crate) async fn destroy_one(
-    home: &Home,
-    key: &Key,
-    fate: &Fate,
-    lent: &Weak<Tenure>,
-) -> Result<DestroyOutcome> {
-    let held = Held::take(home, key, lent, "destroy").await?;
+pub(crate) async fn destroy_one(home: &Home, key: &Key, fate: &Fate, held: &Held) -> Result<DestroyOutcome> {
     let lease = held.lease(home, key).await?;
     let destroyed = match own_record(home, key, fate).await? {
         Some(record) => destroy_recorded(home, record, &lease).await?,

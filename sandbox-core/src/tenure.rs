@@ -73,24 +73,12 @@ impl Tenure {
         key: &Key,
         work: impl Future<Output = Result<T>>,
     ) -> Result<T> {
-        self.refresh(home, key).await?;
+        refresh(home, key, &mut *self.lease(home, key).await?).await?;
         tokio::select! {
             biased;
             lost = self.renewed_until_lost(home, key) => Err(lost),
             done = work => done,
         }
-    }
-
-    /// Renews it where a call before has used most of it.
-    async fn refresh(&self, home: &Home, key: &Key) -> Result<()> {
-        let mut lease = self.lease(home, key).await?;
-        let Some(until) = lease.valid_until else { return Ok(()) };
-        let left = until.saturating_duration_since(Instant::now());
-        if left > home.record_lease / 2 {
-            return Ok(());
-        }
-        let renewal = home.registry.renew(&home.owner, key, &mut lease, home.record_lease);
-        timeout(left, renewal).await.unwrap_or_else(|_| Err(Lease::lost(&home.owner, key)))
     }
 
     async fn renewed_until_lost(&self, home: &Home, key: &Key) -> Error {
@@ -134,6 +122,20 @@ impl Tenure {
 /// What is left of a lease when the last call under it has ended: enough to write down what became of it.
 fn margin(home: &Home) -> Duration {
     home.record_lease.saturating_sub(home.call_limit())
+}
+
+/// Renews a lease where what was done under it before has used half of it.
+///
+/// # Errors
+/// What the registry answered; [`ErrorKind::Stale`] with reason `lease_lost` where it did not answer in time.
+pub(crate) async fn refresh(home: &Home, key: &Key, lease: &mut Lease) -> Result<()> {
+    let Some(until) = lease.valid_until else { return Ok(()) };
+    let left = until.saturating_duration_since(Instant::now());
+    if left > home.record_lease / 2 {
+        return Ok(());
+    }
+    let renewal = home.registry.renew(&home.owner, key, lease, home.record_lease);
+    timeout(left, renewal).await.unwrap_or_else(|_| Err(Lease::lost(&home.owner, key)))
 }
 
 /// Sends a call that must not act once another contender has the lease: it is waited for no longer than that is sure.
@@ -194,6 +196,11 @@ impl Held {
 
     pub(crate) async fn lease(&self, home: &Home, key: &Key) -> Result<MappedMutexGuard<'_, Lease>> {
         self.tenure.lease(home, key).await
+    }
+
+    /// What lives as long as this right.
+    pub(crate) fn tenure(&self) -> Weak<Tenure> {
+        Arc::downgrade(&self.tenure)
     }
 
     /// As [`Tenure::keep`].

@@ -195,6 +195,19 @@ async fn a_destroy_or_resume_that_gets_no_answer_ends_with_its_lease() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn an_acquire_whose_connect_gets_no_answer_ends_with_its_lease() {
+    let stage = Stage::new();
+    let ((one, _), (two, _)) = (stage.host(), stage.host());
+    one.acquire("k", options()).await.unwrap().sandbox.pause().await.unwrap();
+    stage.provider.script(Verb::Connect, Fault::HangBefore);
+    let began = tokio::time::Instant::now();
+    assert_eq!(one.acquire("k", options()).await.unwrap_err().outcome(), Outcome::Unknown);
+    assert!(began.elapsed() < LEASE, "{:?}", began.elapsed());
+    two.acquire("k", options()).await.unwrap().sandbox.exists("/f").await.unwrap();
+    assert_eq!(stage.record().await.phase, Phase::Ready);
+}
+
 #[derive(Debug, Default)]
 struct Saving(AtomicUsize);
 

@@ -2,15 +2,15 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests: a broken rule panics")]
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use sandhold_core::testing::{FakeProvider, Fault, Gate, Verb};
 use sandhold_core::{
-    AcquireOptions, Error, ErrorKind, FreshFile, Hooks, How, Key, Memory, MemoryRegistry, Owner, Phase,
-    Registry as _, Result, Sandbox, SandboxHandle as _, SandboxHandleExt as _, SandboxProviderExt as _,
-    SandboxSpec, SandboxState, Sandboxes,
+    AcquireOptions, Error, ErrorKind, EventKind, FreshFile, Hooks, How, Key, Memory, MemoryRegistry, Owner,
+    Phase, Registry as _, Result, Sandbox, SandboxHandle as _, SandboxHandleExt as _,
+    SandboxProviderExt as _, SandboxSpec, SandboxState, Sandboxes,
 };
 
 /// A resume hook that counts, fails while it is told to, and waits at a gate where there is one.
@@ -274,4 +274,96 @@ async fn a_sandbox_that_was_made_elsewhere_is_resumed_by_calls() {
     let sandbox = sandboxes.acquire("k", options().with_provider_id(id)).await.unwrap().sandbox;
     sandbox.pause().await.unwrap();
     assert_eq!(sandbox.read_text("/home/user/token").await.unwrap(), "fresh");
+}
+
+/// What a resume hook tries with the key and the value that it is given.
+#[derive(Debug, Default)]
+struct Trying {
+    sandboxes: OnceLock<Sandboxes>,
+    destroys: AtomicBool,
+    kept: Mutex<Option<Sandbox>>,
+    refused: Mutex<Vec<Option<&'static str>>>,
+}
+
+#[async_trait]
+impl Hooks for Trying {
+    async fn on_resume(&self, sandbox: &Sandbox, _: Memory) -> Result<Vec<FreshFile>> {
+        *self.kept.lock().unwrap() = Some(sandbox.clone());
+        let sandboxes = self.sandboxes.get().unwrap();
+        let mut tried = vec![
+            sandboxes.acquire("k", options()).await.map(drop),
+            sandboxes.stop("k").await.map(drop),
+            sandboxes.destroy("k").await.map(drop),
+            sandbox.pause().await.map(drop),
+            sandbox.stop().await.map(drop),
+        ];
+        if self.destroys.load(Ordering::SeqCst) {
+            tried.push(sandbox.destroy().await.map(drop));
+        }
+        let refused = tried.into_iter().filter_map(Result::err).map(|error| error.reason());
+        self.refused.lock().unwrap().extend(refused);
+        Ok(Vec::new())
+    }
+}
+
+fn trying(provider: &FakeProvider) -> (Arc<Trying>, Sandboxes) {
+    let hooks = Arc::new(Trying::default());
+    let sandboxes = Sandboxes::new(Arc::new(provider.clone())).with_hooks(hooks.clone());
+    hooks.sandboxes.set(sandboxes.clone()).unwrap();
+    (hooks, sandboxes)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_resume_hook_that_would_wait_for_its_own_resume_is_refused_at_once() {
+    for by_acquire in [false, true] {
+        let provider = FakeProvider::new();
+        let (hooks, sandboxes) = trying(&provider);
+        let sandbox = acquired(&sandboxes).await;
+        sandbox.pause().await.unwrap();
+        hooks.destroys.store(!by_acquire, Ordering::SeqCst);
+        let began = tokio::time::Instant::now();
+        if by_acquire {
+            acquired(&sandboxes).await;
+        } else {
+            sandbox.resume().await.unwrap();
+        }
+        let refused = hooks.refused.lock().unwrap().clone();
+        assert_eq!(refused, vec![Some("reentrant"); if by_acquire { 5 } else { 6 }]);
+        assert!(began.elapsed() < Duration::from_secs(1));
+        // The hook's value is an ordinary one afterwards.
+        let kept = hooks.kept.lock().unwrap().take().unwrap();
+        kept.pause().await.unwrap();
+        kept.exists("/f").await.unwrap();
+        assert_eq!(provider.counts().resumed, 2);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_resume_hook_that_destroys_the_sandbox_of_its_acquire_ends_the_acquire() {
+    let provider = FakeProvider::new();
+    let (hooks, sandboxes) = trying(&provider);
+    acquired(&sandboxes).await.pause().await.unwrap();
+    hooks.destroys.store(true, Ordering::SeqCst);
+    let error = sandboxes.acquire("k", options()).await.unwrap_err();
+    assert_eq!((error.kind(), error.reason()), (ErrorKind::Cancelled, Some("ended_by_hook")), "{error}");
+    assert!(provider.alive().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_is_told_before_the_resume_of_a_call_that_waited_for_it() {
+    let provider = FakeProvider::new();
+    let sandboxes = host(&provider, &Arc::new(Resuming::default()));
+    let (one, two) = (acquired(&sandboxes).await, acquired(&sandboxes).await);
+    let mut events = sandboxes.events();
+    let gate = Gate::new();
+    provider.script(Verb::Pause, Fault::HoldBefore(gate.clone()));
+    let pause = tokio::spawn(async move { one.pause().await });
+    gate.arrived(1).await;
+    let call = tokio::spawn(async move { two.exists("/f").await });
+    settle().await;
+    gate.open();
+    pause.await.unwrap().unwrap();
+    call.await.unwrap().unwrap();
+    assert_eq!(events.next().await.unwrap().unwrap().kind, EventKind::Paused);
+    assert_eq!(events.next().await.unwrap().unwrap().kind, EventKind::Resumed { memory: Memory::Kept });
 }

@@ -15,7 +15,7 @@ impl Acquisition {
         &self,
         record: Option<Record>,
         old: Option<SandboxId>,
-        lease: Lease,
+        mut lease: Lease,
     ) -> Result<Acquired> {
         self.stage.enter("discover");
         if !self.home.provider.capabilities().tags {
@@ -58,7 +58,7 @@ impl Acquisition {
         }
         let duplicates = self.see_to_duplicates(&mut fresh, candidates.collect(), &lease).await?;
         self.stage.enter("connect");
-        match self.reach(&mut fresh, &chosen, &lease).await? {
+        match self.reach(&mut fresh, &chosen, &mut lease).await? {
             Some(connection) => self.attached(fresh, connection, duplicates, false, lease).await,
             None => Err(self
                 .error(ErrorKind::Unavailable, "the sandbox was listed and then gone; acquire again")

@@ -35,12 +35,12 @@ impl Acquisition {
     /// Runs what is to run before a destroy, in a sandbox that is there; returns its record as the hooks have left it.
     ///
     /// A persist hook that fails keeps the sandbox. A destroy hook that fails keeps nothing from ending.
-    async fn take_leave(&self, mut record: Record, lease: Lease) -> Result<(Option<Record>, Lease)> {
+    async fn take_leave(&self, mut record: Record, mut lease: Lease) -> Result<(Option<Record>, Lease)> {
         let has_hooks = self.home.persist.is_some() || self.hooks.is_some();
         let Some(id) = record.id.clone().filter(|_| has_hooks) else { return Ok((Some(record), lease)) };
         let Look::Here(info) = self.look(&id, Some(&record)).await? else { return Ok((Some(record), lease)) };
         self.check_owner(&info, Some(&record))?;
-        let Some(connection) = self.reach(&mut record, &info, &lease).await? else {
+        let Some(connection) = self.reach(&mut record, &info, &mut lease).await? else {
             return Ok((Some(record), lease));
         };
         let (sandbox, _) =

@@ -9,7 +9,7 @@ use crate::lifecycle::usual_memory;
 use crate::registry::{Lease, Phase, Record};
 use crate::sandbox::Sandbox;
 use crate::stream::ByteStream;
-use crate::tenure::Tenure;
+use crate::tenure::{Tenure, refresh, within};
 use crate::{
     Connection, Error, ErrorKind, FileOptions, Generation, Memory, Outcome, ReadOptions, Result,
     SandboxHandle, SandboxId, SandboxInfo, SandboxState, WriteOptions,
@@ -100,10 +100,18 @@ impl Acquisition {
         &self,
         record: &mut Record,
         info: &SandboxInfo,
-        lease: &Lease,
+        lease: &mut Lease,
     ) -> Result<Option<Connection>> {
+        refresh(&self.home, &self.key, lease).await?;
+        let lease = &*lease;
+        let connect = within(&self.home, &self.key, lease, "connect", self.connect(info));
         if info.state == SandboxState::Running {
-            return self.connect(info).await;
+            let connected = connect.await?;
+            if let Some(memory) = connected.as_ref().and_then(|connection| connection.resumed) {
+                // It was paused meanwhile.
+                self.note_resume(&info.id, memory).await;
+            }
+            return Ok(connected);
         }
         let fate = self.home.fates.of(&self.key).filter(|fate| fate.id == info.id);
         let mut closed = match &fate {
@@ -115,7 +123,7 @@ impl Acquisition {
         let owed = usual_memory(&self.home);
         // Before the call: its caller may leave in the middle of it.
         let before = closed.as_mut().and_then(|resumes| resumes.hook_due.replace(owed));
-        let connected = self.connect(info).await;
+        let connected = connect.await;
         if let Some(resumes) = &mut closed {
             resumes.hook_due = match &connected {
                 Ok(Some(connection)) => connection.resumed.or(Some(owed)),
@@ -156,6 +164,9 @@ impl Acquisition {
         if let Some(memory) = resumed {
             self.stage.enter("on_resume");
             self.run_hooks(&hooks_own, &tenure, hooks_own.after_resume(memory)).await?;
+            if tenure.is_at_rest() {
+                return Err(self.ended_by_hook());
+            }
             if record.phase != Phase::Ready {
                 record.enter(Phase::Ready);
                 record = tenure.store(&self.home, record).await?;
@@ -173,10 +184,7 @@ impl Acquisition {
         };
         if tenure.is_at_rest() {
             // There is nothing to hand out. What the hook did stands, also when it failed afterwards.
-            return Err(ran.err().unwrap_or_else(|| {
-                self.error(ErrorKind::Cancelled, "a hook of the acquire stopped or destroyed the sandbox")
-                    .with_reason("ended_by_hook")
-            }));
+            return Err(ran.err().unwrap_or_else(|| self.ended_by_hook()));
         }
         if tenure.was_used()
             && let Some(stored) = self.home.load(&self.key).await?
@@ -201,6 +209,11 @@ impl Acquisition {
             tenure.store(&self.home, record).await?;
         }
         Ok(Acquired::new(sandbox, outcome, facts))
+    }
+
+    fn ended_by_hook(&self) -> Error {
+        self.error(ErrorKind::Cancelled, "a hook of the acquire stopped or destroyed the sandbox")
+            .with_reason("ended_by_hook")
     }
 
     /// Restores and runs the start hook, each under its own deadline.

@@ -173,7 +173,7 @@ impl Acquisition {
     }
 
     /// The preferred id: the caller's, else the record's.
-    pub(super) async fn by_id(&self, mut record: Option<Record>, lease: Lease) -> Result<Acquired> {
+    pub(super) async fn by_id(&self, mut record: Option<Record>, mut lease: Lease) -> Result<Acquired> {
         let known = record.as_ref().and_then(|record| record.id.clone());
         let gone = match self.options.provider_id.clone().or(known) {
             Some(id) => {
@@ -188,7 +188,7 @@ impl Acquisition {
                         return self.replace(present, lease).await;
                     }
                     self.stage.enter("connect");
-                    if let Some(connection) = self.reach(&mut present, &info, &lease).await? {
+                    if let Some(connection) = self.reach(&mut present, &info, &mut lease).await? {
                         return self.attached(present, connection, Vec::new(), is_known, lease).await;
                     }
                     record = (present.version > 0).then_some(present);

@@ -25,7 +25,7 @@ macro_rules! guarded {
                 let epoch = $sandbox.epoch(&fate).await.map_err(not_sent)?;
                 let $handle = fate.handle();
                 match $call.await {
-                    Err(error) if is_paused(&error) && !$sandbox.within_transition => {
+                    Err(error) if is_paused(&error) && !$sandbox.is_within_transition() => {
                         $sandbox.resume_after(&fate, epoch).await.map_err(not_sent)?;
                         let $handle = fate.handle();
                         $sandbox.seen(&fate, $call.await).await

@@ -39,12 +39,15 @@ pub const REASON_UNSTARTED: &str = "unstarted";
 #[derive(Clone)]
 pub struct Sandbox {
     shared: Arc<Shared>,
-    /// Set for the value that a hook of a pause or resume gets: its calls do not wait for that very transition.
-    within_transition: bool,
+    /// Alive in the value that a hook of a pause, resume or save gets, as long as that lasts: its calls do not wait for it.
+    transition: Weak<Lasting>,
     /// Set for the value that a hook of a flight gets: it changes the sandbox under the lease of that flight.
     lent: Weak<Tenure>,
     saver: Arc<Saver>,
 }
+
+/// What a hook runs in.
+type Lasting = dyn Send + Sync;
 
 struct Shared {
     home: Arc<Home>,
@@ -176,7 +179,7 @@ impl Sandbox {
             starting: tokio::sync::Mutex::default(),
             end: Mutex::new(None),
         });
-        Self { shared, within_transition: false, lent: Weak::new(), saver: Arc::default() }
+        Self { shared, transition: Weak::<()>::new(), lent: Weak::new(), saver: Arc::default() }
     }
 
     /// A value of a connected sandbox, and the id of the one whose place it has taken in this host.
@@ -273,7 +276,7 @@ impl Sandbox {
     /// Whether this value goes on with the key's next sandbox when it has lost its own.
     fn follows(&self) -> bool {
         self.shared.options.on_gone == OnGone::Reacquire
-            && !self.within_transition
+            && !self.is_within_transition()
             && self.lent.strong_count() == 0
     }
 

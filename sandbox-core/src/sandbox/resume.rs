@@ -1,5 +1,7 @@
 //! Resumes: one for all values of a sandbox in this host, the hook that follows it, and the files that it refreshes.
 
+use std::sync::Weak;
+
 use bytes::Bytes;
 use tokio::sync::MutexGuard;
 use tokio::time::timeout;
@@ -14,7 +16,7 @@ use crate::lifecycle;
 use crate::process::ProcessSpec;
 use crate::registry::Phase;
 use crate::stream::ByteStream;
-use crate::tenure::Held;
+use crate::tenure::{Held, Tenure};
 use crate::{
     ConnectOptions, Error, ErrorKind, Memory, Outcome, Result, SandboxHandle, SandboxHandleExt as _,
 };
@@ -27,7 +29,7 @@ impl Sandbox {
     /// Waits for a transition that is under way, makes up for a resume hook that failed, and returns how many resumes
     /// there were.
     pub(super) async fn epoch(&self, fate: &Fate) -> Result<u64> {
-        if self.within_transition {
+        if self.is_within_transition() {
             return Ok(0);
         }
         let resumes = fate.close().await;
@@ -47,18 +49,19 @@ impl Sandbox {
     /// Brings a sandbox to where calls are admitted: by a connect, unless another caller has made one since this epoch,
     /// or, where none is given, by the hook alone that a resume before still owes. Returns how many resumes there were.
     async fn bring_up(&self, fate: &Fate, since: Option<u64>) -> Result<u64> {
-        let (home, key) = (&fate.home, &self.shared.key);
         let is_up =
             |resumes: &Resumes| resumes.hook_due.is_none() && since.is_none_or(|epoch| resumes.done != epoch);
-        let _turn = self.turn(fate, "resume").await?;
-        let resumes = fate.close().await;
-        if is_up(&resumes) {
-            return Ok(resumes.done);
-        }
-        // Whoever has the lease may need the gate.
-        drop(resumes);
-        let held = Held::take(home, key, &self.lent, "resume").await?;
+        let entered = self.in_time(fate, "resume", async {
+            let turn = self.turn(fate).await;
+            if is_up(&*fate.close().await) {
+                return Ok(None);
+            }
+            let held = Held::take(&fate.home, &self.shared.key, &self.lent, "resume").await?;
+            Ok(Some((turn, held)))
+        });
+        let Some((_turn, held)) = entered.await? else { return Ok(fate.close().await.done) };
         let mut resumes = fate.close().await;
+        // Whoever had the lease may have resumed it.
         if !is_up(&resumes) {
             let up = self.bring_up_under(&held, fate, &mut resumes, since.is_some()).await;
             self.seen(fate, up).await?;
@@ -105,7 +108,8 @@ impl Sandbox {
         }
         if let Some(memory) = resumes.hook_due {
             let handle = fate.handle();
-            let hook = inside(home, key, self.run_resume_hook(&*handle, memory));
+            let hook = self.run_resume_hook(&*handle, memory, held.tenure());
+            let hook = inside(home, key, hook);
             match held.keep(home, key, hook).await {
                 // As above, and the record does not know.
                 Err(error) if !connects && is_paused(&error) => {
@@ -123,16 +127,19 @@ impl Sandbox {
 
     /// Waits for the calls of this host that pause or resume this sandbox: they would else all wait for the lease. A hook
     /// of a flight has that already.
-    pub(super) async fn turn<'a>(
+    pub(super) async fn turn<'a>(&self, fate: &'a Fate) -> Option<MutexGuard<'a, ()>> {
+        if self.lent.strong_count() > 0 { None } else { Some(fate.turn().await) }
+    }
+
+    /// Waits for others that are at work on this key no longer than the host's limit.
+    pub(super) async fn in_time<T>(
         &self,
-        fate: &'a Fate,
+        fate: &Fate,
         operation: &'static str,
-    ) -> Result<Option<MutexGuard<'a, ()>>> {
-        if self.lent.strong_count() > 0 {
-            return Ok(None);
-        }
-        let turn = timeout(fate.home.wait_limit, fate.turn()).await;
-        turn.map(Some).map_err(|_| fate.home.busy(&self.shared.key, operation))
+        wait: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let waited = timeout(fate.home.wait_limit, wait).await;
+        waited.unwrap_or_else(|_| Err(fate.home.busy(&self.shared.key, operation)))
     }
 
     /// Runs the resume hook of a sandbox that an acquire resumed; nothing is let through before it has ended well.
@@ -140,16 +147,22 @@ impl Sandbox {
         let Some(fate) = self.fate() else { return Ok(()) };
         let mut resumes = fate.close().await;
         resumes.hook_due = Some(memory);
-        self.run_resume_hook(&*fate.handle(), memory).await?;
+        self.run_resume_hook(&*fate.handle(), memory, self.lent.clone()).await?;
         resumes.hook_due = None;
         resumes.done += 1;
         Ok(())
     }
 
     /// Runs the resume hook and puts the files it returns in place, all under the hook's deadline.
-    async fn run_resume_hook(&self, handle: &dyn SandboxHandle, memory: Memory) -> Result<()> {
+    async fn run_resume_hook(
+        &self,
+        handle: &dyn SandboxHandle,
+        memory: Memory,
+        transition: Weak<Tenure>,
+    ) -> Result<()> {
         let Some(hooks) = &self.shared.hooks else { return Ok(()) };
-        let refreshed = self.refresh_files(handle, &**hooks, memory);
+        let within = self.within_transition(transition);
+        let refreshed = within.refresh_files(handle, &**hooks, memory);
         bounded("on_resume", self.shared.home.hook_deadline, refreshed).await
     }
 
@@ -159,7 +172,7 @@ impl Sandbox {
         hooks: &dyn Hooks,
         memory: Memory,
     ) -> Result<()> {
-        for file in hooks.on_resume(&self.within_transition(), memory).await? {
+        for file in hooks.on_resume(self, memory).await? {
             let owner = file.owner.clone();
             // Staged beside the target, so that the rename is on one file system; private before it has its content.
             let staged = format!("{}.sandhold-new", file.path);

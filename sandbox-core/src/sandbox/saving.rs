@@ -131,13 +131,16 @@ impl Sandbox {
 
 /// Runs until the value is dropped, or has come to its end.
 async fn save_on_interval(value: Weak<Shared>, persist: Arc<dyn PersistHook>, interval: Duration) {
+    let saving = Arc::new(());
+    let transition = Arc::downgrade(&saving);
     let mut since = Instant::now();
     loop {
         tokio::time::sleep_until(since + interval).await;
         since = Instant::now();
         let Some(shared) = value.upgrade() else { return };
         // A save wakes nothing and waits for no transition.
-        let sandbox = Sandbox { shared, within_transition: true, lent: Weak::new(), saver: Arc::default() };
+        let sandbox =
+            Sandbox { shared, transition: transition.clone(), lent: Weak::new(), saver: Arc::default() };
         match sandbox.usable() {
             Ok(Some(fate)) => since = sandbox.save_if_due(&fate, &*persist, interval).await,
             Ok(None) => {}

@@ -1,6 +1,6 @@
 //! Pause, resume, stop, destroy and detach: one guarded surface, for values that have a sandbox and those that have not.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::{REASON_UNSTARTED, Sandbox, Shared, is_replaced};
@@ -9,7 +9,7 @@ use crate::events::EventKind;
 use crate::fate::{End, Fate};
 use crate::hooks::bounded;
 use crate::lifecycle::{self, StopOutcome};
-use crate::tenure::Held;
+use crate::tenure::{Held, Tenure};
 use crate::{DestroyOutcome, Error, ErrorKind, Outcome, PauseOutcome, Result};
 
 impl Sandbox {
@@ -30,10 +30,9 @@ impl Sandbox {
     async fn pause_fate(&self, fate: &Fate) -> Result<PauseOutcome> {
         let _no_saves = fate.saves.rest().await;
         let paused = Box::pin(self.pause_in_turn(fate)).await;
-        self.tell(match &paused {
-            Ok(_) => EventKind::Paused,
-            Err(error) => lifecycle::pause_failed(error),
-        });
+        if let Err(error) = &paused {
+            self.tell(lifecycle::pause_failed(error));
+        }
         self.seen(fate, paused).await
     }
 
@@ -49,12 +48,15 @@ impl Sandbox {
         if !home.provider.capabilities().pause {
             return Err(Error::unsupported(home.provider.name(), "pause"));
         }
-        let _turn = self.turn(fate, "pause").await?;
-        let held = Held::take(home, key, &self.lent, "pause").await?;
+        let entered = self.in_time(fate, "pause", async {
+            let turn = self.turn(fate).await;
+            Ok((turn, Held::take(home, key, &self.lent, "pause").await?))
+        });
+        let (_turn, held) = entered.await?;
         let mut resumes = fate.close().await;
         let record = lifecycle::own_record(home, key, fate).await?;
         if let Some(persist) = &home.persist {
-            let within = self.within_transition();
+            let within = self.within_transition(held.tenure());
             let hook = bounded("before_pause", home.hook_deadline, persist.before_pause(&within));
             held.keep(home, key, acquire::inside(home, key, hook))
                 .await
@@ -64,6 +66,8 @@ impl Sandbox {
         let paused = lifecycle::pause(home, key, record, &fate.id, &lease).await?;
         resumes.hook_due = None;
         held.rests(true);
+        // Before a call that waits can resume it.
+        self.tell(EventKind::Paused);
         Ok(paused)
     }
 
@@ -80,19 +84,27 @@ impl Sandbox {
         self.resume_after(&fate, epoch).await
     }
 
-    pub(super) fn within_transition(&self) -> Self {
-        Self { within_transition: true, ..self.clone() }
+    /// The value for the hook of a pause or resume that lasts as long as this.
+    pub(super) fn within_transition(&self, transition: Weak<Tenure>) -> Self {
+        Self { transition, ..self.clone() }
+    }
+
+    pub(super) fn is_within_transition(&self) -> bool {
+        self.transition.strong_count() > 0
     }
 
     /// A pause or resume by the hook of one would wait for itself.
     pub(super) fn refuse_within_transition(&self, operation: &'static str) -> Result<()> {
-        if !self.within_transition {
+        if !self.is_within_transition() {
             return Ok(());
         }
-        Err(Error::new(ErrorKind::Conflict, "a hook of a pause or resume asked for another one")
-            .with_reason("reentrant")
-            .at(self.shared.home.provider.name(), operation)
-            .with_context("key", &self.shared.key))
+        Err(Error::new(
+            ErrorKind::Conflict,
+            "a hook of a pause or resume asked for another change of its sandbox",
+        )
+        .with_reason("reentrant")
+        .at(self.shared.home.provider.name(), operation)
+        .with_context("key", &self.shared.key))
     }
 
     /// The sandbox to act on, without acquiring one: a start of this value that is in flight is waited for.
@@ -158,6 +170,9 @@ impl Sandbox {
     /// outcome `done`. When the destroy fails as well, its error carries the hook's as context `on_destroy`.
     pub async fn destroy(&self) -> Result<DestroyOutcome> {
         let Shared { home, key, hooks, .. } = &*self.shared;
+        if self.lent.strong_count() == 0 {
+            self.refuse_within_transition("destroy")?;
+        }
         let fate = match self.in_hand("destroy").await {
             Ok(Some(fate)) => fate,
             Ok(None) => {
@@ -182,27 +197,32 @@ impl Sandbox {
             Some(hooks) => bounded("on_destroy", home.hook_deadline, hooks.on_destroy(self)).await,
             None => Ok(()),
         };
-        let destroyed = lifecycle::destroy_one(&fate.home, key, &fate, &self.lent).await;
-        if let Ok(outcome) = destroyed {
-            // Whoever follows the key does so no more: it was to end.
-            self.finish(End::Destroyed);
-            let told = fate.finish(End::Destroyed);
-            match outcome {
-                DestroyOutcome::Destroyed => self.tell(EventKind::Destroyed),
-                DestroyOutcome::AlreadyGone if told => self.tell(EventKind::Gone),
-                DestroyOutcome::AlreadyGone => {}
-            }
-        }
+        let destroyed = self.destroy_fate(&fate).await;
         after_hook(self.seen(&fate, destroyed).await, "on_destroy", hook)
+    }
+
+    async fn destroy_fate(&self, fate: &Fate) -> Result<DestroyOutcome> {
+        let held = Held::take(&fate.home, &self.shared.key, &self.lent, "destroy").await?;
+        let outcome = lifecycle::destroy_one(&fate.home, &self.shared.key, fate, &held).await?;
+        // Whoever follows the key does so no more: it was to end.
+        self.finish(End::Destroyed);
+        let is_news = fate.finish(End::Destroyed);
+        match outcome {
+            DestroyOutcome::Destroyed => self.tell(EventKind::Destroyed),
+            DestroyOutcome::AlreadyGone if is_news => self.tell(EventKind::Gone),
+            DestroyOutcome::AlreadyGone => {}
+        }
+        Ok(outcome)
     }
 
     /// Forgets the sandbox that is gone: the key is free for another one.
     async fn destroy_gone(&self) -> Result<DestroyOutcome> {
         if let Some(fate) = self.fate().filter(|fate| fate.end() == Some(End::Gone)) {
-            match lifecycle::destroy_one(&fate.home, &self.shared.key, &fate, &self.lent).await {
-                Err(error) if !is_replaced(&error) => return Err(error),
-                _ => fate.finish(End::Destroyed),
-            };
+            match self.destroy_fate(&fate).await {
+                // Of another generation: that one is left alone.
+                Err(error) if is_replaced(&error) => {}
+                destroyed => return destroyed,
+            }
         }
         Ok(DestroyOutcome::AlreadyGone)
     }
