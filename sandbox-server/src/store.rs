@@ -85,7 +85,11 @@ impl Store {
         Ok(path)
     }
 
-    /// Reads the secret that tokens are derived from; draws it on first use.
+    /// Reads the secret that tokens and ids are derived from; draws it on first use.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unexpected`] for one that is damaged, or was lost: with another one a create that is asked for again
+    /// would make a second sandbox.
     pub(crate) fn secret(&self) -> Result<[u8; SECRET_BYTES]> {
         let path = self.root.join("secret");
         match std::fs::read(&path) {
@@ -97,6 +101,15 @@ impl Store {
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(self.failed("read", &path, error)),
+        }
+        for kept in ["sandboxes", "spent"] {
+            if !self.names(kept)?.is_empty() {
+                let message = format!(
+                    "{} is lost, and {kept} beside it was made with it; put it back, or move the directory away",
+                    path.display()
+                );
+                return Err(Error::new(ErrorKind::Unexpected, message));
+            }
         }
         let mut secret = [0; SECRET_BYTES];
         getrandom::fill(&mut secret).map_err(|error| {
@@ -314,6 +327,21 @@ mod tests {
         let secret = Store::open(home.path()).unwrap().secret().unwrap();
         assert_eq!(Store::open(home.path()).unwrap().secret().unwrap(), secret);
         assert_ne!(secret, [0; SECRET_BYTES]);
+    }
+
+    #[test]
+    fn a_secret_that_was_lost_is_not_drawn_anew_beside_what_was_made_with_it() {
+        for kept in ["sandboxes", "spent"] {
+            let home = tempfile::tempdir().unwrap();
+            let store = Store::open(home.path()).unwrap();
+            store.secret().unwrap();
+            store.make_dir(kept).unwrap();
+            store.write(&format!("{kept}/a"), &1, Durability::Machine).unwrap();
+            std::fs::remove_file(home.path().join("secret")).unwrap();
+            let refused = store.secret().unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Unexpected);
+            assert!(refused.message().contains("secret is lost"), "{refused}");
+        }
     }
 
     #[test]
