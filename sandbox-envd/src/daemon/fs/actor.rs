@@ -43,10 +43,16 @@ impl Actor {
         self.state.config.user_mode == UserMode::SetId
     }
 
-    /// Makes the user own an open file.
+    /// Makes the user own an open file. One that is the user's already is not touched: who watches it is told of what
+    /// happens to it, and by E2B's envd of the content first.
     pub(crate) fn own(&self, file: impl AsFd) -> io::Result<()> {
-        if self.gives_ownership() {
-            rustix::fs::fchown(file, Some(Uid::from_raw(self.user.uid)), Some(Gid::from_raw(self.user.gid)))?;
+        if !self.gives_ownership() {
+            return Ok(());
+        }
+        let (uid, gid) = (self.user.uid, self.user.gid);
+        let stat = rustix::fs::fstat(&file)?;
+        if (stat.st_uid, stat.st_gid) != (uid, gid) {
+            rustix::fs::fchown(file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
         }
         Ok(())
     }

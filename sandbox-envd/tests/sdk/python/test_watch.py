@@ -66,6 +66,14 @@ class Watching:
 
 @both
 class Watches(Watching):
+    async def test_what_is_written_over_is_told_as_a_write_first(self):
+        await self.write("kept")
+        watch = await self.watch()
+        await self.write("kept", "y")
+        await watch.until(WRITE, "kept")
+        self.assertEqual(watch.told()[0], (WRITE, "kept"))
+        await settle(watch.handle.stop())
+
     async def test_each_change_is_told_in_its_order(self):
         watch = await self.watch()
         script = ": > a; echo x > a; chmod 600 a; mv a b; rm b; mkdir d; rmdir d"
