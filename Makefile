@@ -14,9 +14,10 @@ helper:
 	@CARGO="$(CARGO)" JOBS=$(JOBS) TARGET_DIR="$(TARGET_DIR)" sh sandbox-local/helper.sh
 
 # A host is killed in the middle of its work, and another one gets the same sandbox back.
-# REPO=path takes another git repository than this one.
+# REPO=path takes another git repository than this one. SELECT= builds it as the whole workspace is built.
+SELECT ?= -p sandhold-examples
 quickstart: helper
-	$(CARGO) run -j $(JOBS) --release -p sandhold-examples --bin quickstart -- $(or $(REPO),.)
+	$(CARGO) run -j $(JOBS) --release $(SELECT) --bin quickstart -- $(or $(REPO),.)
 
 # The package for Python with the helper inside, at target/wheels; needs maturin (`pip install maturin`).
 python: helper
@@ -48,6 +49,7 @@ fmt:
 lint:
 	$(CARGO) clippy -j $(JOBS) --workspace --all-targets --all-features -- -D warnings
 	$(CARGO) clippy -j $(JOBS) -p sandhold-core --no-default-features -- -D warnings
+	$(CARGO) clippy -j $(JOBS) -p sandhold-examples -- -D warnings
 	$(CARGO) clippy -j $(JOBS) -p sandhold-envd --no-default-features -- -D warnings
 	$(CARGO) clippy -j $(JOBS) -p sandhold-envd --no-default-features --features tls -- -D warnings
 	$(CARGO) clippy -j $(JOBS) -p sandhold-envd --no-default-features --features daemon -- -D warnings
