@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use sandhold_persist::{BundleOptions, ImportOptions, SnapId, Vault, VerifyOptions};
+use sandhold_persist::{BundleOptions, GcOptions, ImportOptions, SnapId, Vault, VerifyOptions};
 
 use crate::{Failure, open, remove, sync};
 
@@ -14,6 +14,7 @@ pub(crate) struct Times {
     pub(crate) write: [Vec<Duration>; 2],
     pub(crate) read: [Vec<Duration>; 2],
     pub(crate) verify: [Vec<Duration>; 2],
+    pub(crate) gc: [Vec<Duration>; 2],
 }
 
 pub(crate) async fn measure(
@@ -51,6 +52,13 @@ pub(crate) async fn measure(
         let begun = start()?;
         git(&fetched, &["fsck", "--full"])?;
         times.verify[1].push(begun.elapsed());
+        // All packs become one, as git's do.
+        let begun = start()?;
+        other.gc(GcOptions::new().with_min_age(Duration::ZERO).with_max_packs(0)).await?;
+        times.gc[0].push(begun.elapsed());
+        let begun = start()?;
+        git(&fetched, &["gc", "-q", "--prune=now"])?;
+        times.gc[1].push(begun.elapsed());
         drop(other);
         for path in [dir.join("vaults").join(format!("copy{run}")), fetched] {
             remove(&path)?;

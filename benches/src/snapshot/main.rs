@@ -232,6 +232,7 @@ async fn small(args: &Args, dir: &Path, name: &str, report: &mut Report) -> Resu
         ("write a bundle / bundle create", &copies.write),
         ("import a bundle / fetch it, checked", &copies.read),
         ("verify all content / fsck --full", &copies.verify),
+        ("gather all packs / gc --prune=now", &copies.gc),
     ] {
         report.row(format!("{name}: {what}"), ours, theirs, 1.0);
     }
