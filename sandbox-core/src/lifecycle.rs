@@ -10,7 +10,7 @@ use crate::registry::{Lease, Phase, Record, Registry};
 use crate::tenure::{Held, within};
 use crate::{
     ConnectOptions, Connection, DestroyOutcome, Error, ErrorKind, FindQuery, Key, Memory, Outcome,
-    PauseOptions, PauseOutcome, Result, SandboxId, SandboxInfo, SandboxProviderExt as _,
+    PauseOptions, PauseOutcome, Result, SandboxId, SandboxInfo, SandboxProviderExt as _, SandboxSpec,
 };
 
 /// What a stop did.
@@ -256,33 +256,39 @@ pub(crate) async fn destroy(
         record => record,
     };
     let lease = held.lease(home, key).await?;
-    let Some(record) = record else { return destroy_unrecorded(home, key, hooks, &lease).await };
-    if record.is_tombstone() {
-        if record.replaces.is_some() {
-            // What comes next takes the place of nothing.
-            forget(&*home.registry, Record { replaces: None, ..record }, &lease).await?;
+    let record = match record {
+        Some(record) if record.is_tombstone() => {
+            let left = match record.replaces {
+                // What comes next takes the place of nothing.
+                Some(_) => forget(&*home.registry, Record { replaces: None, ..record }, &lease).await?,
+                None => Some(record),
+            };
+            return destroy_unrecorded(home, key, left, hooks, &lease).await;
         }
-        return destroy_unrecorded(home, key, hooks, &lease).await;
-    }
+        Some(record) => record,
+        None => return destroy_unrecorded(home, key, None, hooks, &lease).await,
+    };
     let id = record.id.clone();
-    let outcome = destroy_recorded(home, record, &lease).await?;
+    let (outcome, _) = destroy_recorded(home, record, &lease).await?;
     if outcome == DestroyOutcome::Destroyed {
         home.tell(hooks, key, id.as_ref(), EventKind::Destroyed);
     }
     Ok(outcome)
 }
 
-/// Without a record, what the provider has tagged with the key is destroyed.
+/// Where no record names one, what the provider has tagged with the key is destroyed; `over` is what there is of a record.
 async fn destroy_unrecorded(
     home: &Home,
     key: &Key,
+    mut over: Option<Record>,
     hooks: Option<&Arc<dyn Hooks>>,
     lease: &Lease,
 ) -> Result<DestroyOutcome> {
     let mut outcome = DestroyOutcome::AlreadyGone;
     for info in tagged(home, key).await? {
-        let destroy = home.provider.destroy(&info.id);
-        if within(home, key, lease, "destroy", destroy).await? == DestroyOutcome::Destroyed {
+        let destroyed;
+        (destroyed, over) = destroy_listed(home, key, &info, over.as_ref(), lease).await?;
+        if destroyed == DestroyOutcome::Destroyed {
             home.tell(hooks, key, Some(&info.id), EventKind::Destroyed);
             outcome = DestroyOutcome::Destroyed;
         }
@@ -290,27 +296,43 @@ async fn destroy_unrecorded(
     Ok(outcome)
 }
 
+/// Destroys a sandbox that no record names, and writes that down first all the same: whoever discovers it meanwhile would
+/// take it for the key's.
+async fn destroy_listed(
+    home: &Home,
+    key: &Key,
+    info: &SandboxInfo,
+    over: Option<&Record>,
+    lease: &Lease,
+) -> Result<(DestroyOutcome, Option<Record>)> {
+    let record = home.record_of(key, info, SandboxSpec::default(), over)?;
+    destroy_recorded(home, record, lease).await
+}
+
 /// Destroys one sandbox of a key.
 pub(crate) async fn destroy_one(home: &Home, key: &Key, fate: &Fate, held: &Held) -> Result<DestroyOutcome> {
     let lease = held.lease(home, key).await?;
     let destroyed = match own_record(home, key, fate).await? {
-        Some(record) => destroy_recorded(home, record, &lease).await?,
-        None => within(home, key, &lease, "destroy", home.provider.destroy(&fate.id)).await?,
+        Some(record) => destroy_recorded(home, record, &lease).await?.0,
+        None => match home.provider.find_id(&fate.id).await? {
+            Some(info) => destroy_listed(home, key, &info, home.load(key).await?.as_ref(), &lease).await?.0,
+            None => DestroyOutcome::AlreadyGone,
+        },
     };
     held.rests(true);
     Ok(destroyed)
 }
 
-/// Writes the destroy down before it is sent, so that whoever comes next finishes it.
+/// Writes the destroy down before it is sent, so that whoever comes next finishes it; returns what is left of the record.
 pub(crate) async fn destroy_recorded(
     home: &Home,
     mut record: Record,
     lease: &Lease,
-) -> Result<DestroyOutcome> {
+) -> Result<(DestroyOutcome, Option<Record>)> {
     record.enter(Phase::Destroying);
     record.replaces = None;
     let record = home.registry.store(record, lease).await?;
-    Ok(finish_destroy(home, record, lease).await?.0)
+    finish_destroy(home, record, lease).await
 }
 
 /// Finishes a destroy that was written down; returns what is left of the record.

@@ -110,16 +110,32 @@ pub(super) async fn record_made(home: &Home, mut record: Record, lease: &Lease) 
 /// Ends what a creator made that was overtaken before it could say so in the record, unless the sandbox was taken over too:
 /// whoever settled the open attempt found it, and callers have it by now.
 async fn overtaken(home: &Home, made: Record, error: Error) -> Error {
-    let Some(id) = made.id else { return error };
-    match home.load(&made.key).await {
-        Ok(Some(record)) if record.attempt == made.attempt && !record.has_abandoned(&made.attempt) => error,
-        Ok(_) => match home.provider.destroy(&id).await {
-            Ok(_) => error,
-            Err(cleanup) => error.with_cleanup(&cleanup),
-        },
-        // Whose it is is unknown, so it is left; its attempt stands in the record, or in the list of those given up.
+    match end_overtaken(home, made).await {
+        Ok(()) => error,
+        // It is left, and found by its tags.
         Err(cleanup) => error.with_cleanup(&cleanup),
     }
+}
+
+/// Gives the attempt up before its sandbox is destroyed: until that is written down, whoever discovers the sandbox may take
+/// it for the key's, and from then on nobody does.
+async fn end_overtaken(home: &Home, made: Record) -> Result<()> {
+    let Some(id) = made.id.clone() else { return Ok(()) };
+    let lease = home.lease_in_time(&made.key, "create").await?;
+    let mut record = match home.load(&made.key).await? {
+        Some(record) if record.has_abandoned(&made.attempt) => None,
+        Some(record) if record.attempt == made.attempt => return Ok(()),
+        Some(record) => Some(record),
+        None => {
+            Some(Record { version: 0, id: None, phase: Phase::Destroying, replaces: None, ..made.clone() })
+        }
+    };
+    if let Some(mut record) = record.take() {
+        record.give_up(&made.attempt);
+        home.registry.store(record, &lease).await?;
+    }
+    drop(lease);
+    home.provider.destroy(&id).await.map(drop)
 }
 
 /// Orders sandboxes of one key: the first is kept. One that was resumed holds work; else the earlier, else the smaller id.

@@ -43,7 +43,7 @@ impl Acquisition {
             intent.abandoned = record.abandoned;
         }
         self.stage.enter("intent");
-        let (found, lease) = self.send_create(intent, lease).await?;
+        let (found, lease) = self.send_create(intent, 0, lease).await?;
         self.set_up(found, lease).await
     }
 
@@ -61,12 +61,18 @@ impl Acquisition {
         Ok(())
     }
 
-    /// Sends the create of an intent, which is written down here, and sees it to its end.
-    pub(super) async fn send_create(&self, mut record: Record, mut lease: Lease) -> Result<(Found, Lease)> {
+    /// Sends the create of an intent, which is written down here, and sees it to its end. `sends` is how often it is known
+    /// to have been sent before.
+    pub(super) async fn send_create(
+        &self,
+        mut record: Record,
+        mut sends: u32,
+        mut lease: Lease,
+    ) -> Result<(Found, Lease)> {
         let home = &self.home;
         let idempotent = home.provider.capabilities().idempotent_create;
         let old = record.replaces.clone();
-        let mut sends = 0;
+        let last = sends + MAX_SENDS;
         loop {
             home.registry.renew(&home.owner, &self.key, &mut lease, home.record_lease).await?;
             // Whoever takes this create over counts its time from here.
@@ -94,6 +100,13 @@ impl Acquisition {
                 }
             };
             if error.refuses_create() {
+                // Only the end of what an attempt has made tells what became of an earlier send of it: that one may have
+                // been carried out, or be on its way, so the attempt stays open.
+                if sends > 1 && error.kind() != ErrorKind::Gone {
+                    return Err(error
+                        .with_context("attempt", &record.attempt)
+                        .with_outcome(Outcome::Unknown));
+                }
                 open.close();
                 // Nothing was made, so nothing must be settled; the next acquire begins where this one did.
                 forget(&*home.registry, record, &lease).await?;
@@ -108,7 +121,7 @@ impl Acquisition {
                     return Ok(settled);
                 }
                 // The same attempt again yields the same sandbox, whether the lost call is done, under way or never came.
-                None if idempotent && sends < MAX_SENDS => open.close(),
+                None if idempotent && sends < last => open.close(),
                 None if idempotent => {
                     return Err(error
                         .with_context("attempt", &record.attempt)

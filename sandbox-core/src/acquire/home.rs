@@ -12,7 +12,10 @@ use crate::hooks::{DEFAULT_HOOK_DEADLINE, Hooks, PersistHook};
 use crate::lifecycle::{self, StopOutcome};
 use crate::providers::Providers;
 use crate::registry::{Lease, MemoryRegistry, Record, Registry, RegistryScope};
-use crate::{DestroyOutcome, Error, ErrorKind, Key, Owner, Result, SandboxId, SandboxInfo, SandboxProvider};
+use crate::{
+    DestroyOutcome, Error, ErrorKind, Generation, Key, Owner, Result, SandboxId, SandboxInfo,
+    SandboxProvider, SandboxSpec,
+};
 
 /// Pauses between two looks at a lease that another contender holds: the first, and the longest.
 const LEASE_POLL: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(250));
@@ -224,6 +227,34 @@ impl Home {
         .at(self.provider.name(), operation)
         .with_context("key", key)
         .retryable(None)
+    }
+
+    /// A record, still to be stored, for a sandbox that has none here: another registry's, or one made elsewhere.
+    /// `over` is the one that it takes the place of.
+    pub(crate) fn record_of(
+        &self,
+        key: &Key,
+        info: &SandboxInfo,
+        spec: SandboxSpec,
+        over: Option<&Record>,
+    ) -> Result<Record> {
+        let (provider, fingerprint) = (self.provider.name(), self.provider.fingerprint());
+        let mut record = Record::intent(self.owner.clone(), key.clone(), provider, fingerprint, spec)?;
+        record.id = Some(info.id.clone());
+        match &info.tags {
+            Some(tags) => {
+                record.generation = tags.generation.clone();
+                record.attempt = tags.attempt.clone();
+                // All that it says of how it was made; one of another maker has templates of its own.
+                record.spec.template.clone_from(&info.template);
+            }
+            None => record.generation = Generation::of_untagged(&info.id),
+        }
+        if let Some(over) = over {
+            record.version = over.version;
+            record.abandoned.clone_from(&over.abandoned);
+        }
+        Ok(record)
     }
 
     pub(crate) async fn load(&self, key: &Key) -> Result<Option<Record>> {

@@ -35,7 +35,7 @@ impl Acquisition {
                 self.set_up(found, lease).await
             }
             None if may_send => {
-                let (found, lease) = self.send_create(record, lease).await.map_err(|error| {
+                let (found, lease) = self.send_create(record, 1, lease).await.map_err(|error| {
                     // The attempt made its sandbox, and that one has ended meanwhile: nobody had it.
                     let is_spent = error.kind() == ErrorKind::Gone && error.outcome() == Outcome::NotStarted;
                     if is_spent { error.with_reason(CONTENDED) } else { error }

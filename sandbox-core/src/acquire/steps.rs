@@ -12,7 +12,7 @@ use crate::hooks::Hooks;
 use crate::lifecycle::{finish_destroy, owes_a_hook, usual_memory};
 use crate::registry::{Lease, Phase, Record};
 use crate::{
-    ConnectOptions, Connection, Error, ErrorKind, Generation, Key, Memory, Result, SandboxId, SandboxInfo,
+    ConnectOptions, Connection, Error, ErrorKind, Key, Memory, Result, SandboxId, SandboxInfo,
     SandboxProviderExt as _, SandboxState,
 };
 
@@ -287,31 +287,9 @@ impl Acquisition {
         }
     }
 
-    /// A record, still to be stored, for a sandbox that has none here: another registry's, or one made elsewhere.
-    /// `over` is the one that it takes the place of.
+    /// A record, still to be stored, for a sandbox that has none here.
     pub(super) fn record_of(&self, info: &SandboxInfo, over: Option<&Record>) -> Result<Record> {
-        let mut record = Record::intent(
-            self.home.owner.clone(),
-            self.key.clone(),
-            self.home.provider.name(),
-            self.home.provider.fingerprint(),
-            self.options.spec.clone(),
-        )?;
-        record.id = Some(info.id.clone());
-        match &info.tags {
-            Some(tags) => {
-                record.generation = tags.generation.clone();
-                record.attempt = tags.attempt.clone();
-                // All that it says of how it was made; one of another maker has templates of its own.
-                record.spec.template.clone_from(&info.template);
-            }
-            None => record.generation = Generation::of_untagged(&info.id),
-        }
-        if let Some(over) = over {
-            record.version = over.version;
-            record.abandoned.clone_from(&over.abandoned);
-        }
-        Ok(record)
+        self.home.record_of(&self.key, info, self.options.spec.clone(), over)
     }
 
     /// An existing sandbox, connected under the lease: its record, which is a new one unless it `is_known`, is brought up to

@@ -184,7 +184,8 @@ impl Record {
 
     fn forget_old_attempts(&mut self) {
         let now = SystemTime::now();
-        self.abandoned.retain(|old| now.duration_since(old.at).is_ok_and(|age| age < KEEP_ABANDONED));
+        // What another clock dates to the future is kept: it is no older than what is forgotten.
+        self.abandoned.retain(|old| now.duration_since(old.at).map_or(true, |age| age < KEEP_ABANDONED));
     }
 
     /// Turns the record of a key that has no sandbox into what must outlive it: the attempts that were given up, whose
