@@ -178,6 +178,8 @@ pub trait PersistHook: fmt::Debug + Send + Sync + 'static {
 
     /// Says how often [`PersistHook::tick`] runs by itself, while a value of the sandbox is there and the sandbox runs; the
     /// first time so long after an acquire. Default `None`, which is never: [`Sandbox::save`] runs it on demand.
+    ///
+    /// It is asked again after each interval, so that it may change.
     fn interval(&self) -> Option<Duration> {
         None
     }

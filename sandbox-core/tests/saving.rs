@@ -25,6 +25,8 @@ struct Counting {
     destroys: AtomicUsize,
     never_ends: AtomicBool,
     fails: AtomicBool,
+    /// Times [`INTERVAL`] that it has settled; 0 is the one it begins with, and `usize::MAX` none.
+    intervals: AtomicUsize,
 }
 
 impl Counting {
@@ -51,7 +53,10 @@ impl PersistHook for Counting {
     }
 
     fn interval(&self) -> Option<Duration> {
-        Some(INTERVAL)
+        match self.intervals.load(Ordering::SeqCst) {
+            usize::MAX => None,
+            times => Some(INTERVAL * u32::try_from(times.max(1)).unwrap()),
+        }
     }
 
     async fn tick(&self, sandbox: &Sandbox) -> Result<()> {
@@ -101,6 +106,26 @@ async fn work_is_saved_on_the_interval_as_long_as_a_value_is_there() {
     pass(10).await;
     assert_eq!(hook.ticks(), 5);
     assert_eq!(provider.counts().destroyed, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_interval_that_is_settled_anew_holds_after_the_one_that_is_waited_for() {
+    let provider = FakeProvider::new();
+    let (sandboxes, hook) = host(&provider);
+    let sandbox = acquired(&sandboxes).await;
+    pass(1).await;
+    hook.intervals.store(3, Ordering::SeqCst);
+    pass(4).await;
+    assert_eq!(hook.ticks(), 2, "the second one came three intervals after the first");
+    hook.intervals.store(usize::MAX, Ordering::SeqCst);
+    pass(30).await;
+    assert_eq!(hook.ticks(), 2, "none is wanted");
+    hook.intervals.store(1, Ordering::SeqCst);
+    pass(10).await;
+    assert!(hook.ticks() > 5, "{}", hook.ticks());
+    drop((sandbox, sandboxes));
+    pass(0).await;
+    assert_eq!(Arc::strong_count(&hook), 1);
 }
 
 #[tokio::test(start_paused = true)]

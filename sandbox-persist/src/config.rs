@@ -167,7 +167,10 @@ impl PersistConfig {
         self.rules.skip_private_keys =
             private_keys.map_or(self.rules.skip_private_keys, |captured| !captured);
         Rules::new(&self.rules)?;
-        self.mirror = file.mirror.or(self.mirror);
+        if let Some(mirror) = file.mirror {
+            // One without a bucket is said to be none.
+            self.mirror = Some(mirror).filter(|mirror| !mirror.target.is_nowhere());
+        }
         Ok(self)
     }
 
@@ -206,7 +209,7 @@ impl PersistConfig {
     }
 }
 
-fn read(path: &Path, is_strangers: bool) -> Result<Option<Vec<u8>>> {
+pub(crate) fn read(path: &Path, is_strangers: bool) -> Result<Option<Vec<u8>>> {
     use std::os::unix::fs::OpenOptionsExt;
     let mut flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOCTTY;
     if is_strangers {
@@ -234,7 +237,7 @@ fn read(path: &Path, is_strangers: bool) -> Result<Option<Vec<u8>>> {
 }
 
 /// An object: serde would take a list for one, by the order of the keys.
-fn parse(text: &[u8]) -> Result<Map<String, Value>> {
+pub(crate) fn parse(text: &[u8]) -> Result<Map<String, Value>> {
     if text.len() as u64 > MAX_BYTES {
         return Err(Error::invalid_argument(format!("a configuration has at most {MAX_BYTES} bytes")));
     }

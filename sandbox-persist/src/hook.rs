@@ -1,7 +1,7 @@
 //! Keeping the work of sandboxes as they come and go.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
@@ -11,6 +11,7 @@ use sandhold_core::{
 };
 
 use crate::capture::CaptureOptions;
+use crate::config::PersistConfig;
 use crate::mirror::{Mirror, MirrorMode};
 use crate::remote::RemoteWorkspace;
 use crate::restore::{OnDirty, RestoreOptions};
@@ -30,13 +31,19 @@ pub const DEFAULT_SAVE_INTERVAL: Duration = Duration::from_secs(5 * 60);
 pub struct VaultHook {
     vault: Vault,
     path: String,
-    capture: CaptureOptions,
     restore: RestoreOptions,
-    mirror: Option<Mirror>,
-    interval: Option<Duration>,
+    settled: RwLock<Settled>,
     /// Sandboxes whose work was saved right before they were paused, and since when they had run then: nothing has
     /// changed until they run again.
     paused: Mutex<HashMap<Key, (SandboxId, SystemTime)>>,
+}
+
+/// What can be settled anew while sandboxes run.
+#[derive(Clone, Debug)]
+struct Settled {
+    capture: CaptureOptions,
+    mirror: Option<Mirror>,
+    interval: Option<Duration>,
 }
 
 impl VaultHook {
@@ -45,19 +52,21 @@ impl VaultHook {
         Self {
             vault,
             path: path.into(),
-            capture: CaptureOptions::new(),
             // What a template brought is kept as a snapshot, and the work takes its place.
             restore: RestoreOptions::new().with_on_dirty(OnDirty::Capture),
-            mirror: None,
-            interval: Some(DEFAULT_SAVE_INTERVAL),
+            settled: RwLock::new(Settled {
+                capture: CaptureOptions::new(),
+                mirror: None,
+                interval: Some(DEFAULT_SAVE_INTERVAL),
+            }),
             paused: Mutex::default(),
         }
     }
 
     /// Captures so.
     #[must_use]
-    pub fn with_capture(mut self, options: CaptureOptions) -> Self {
-        self.capture = options;
+    pub fn with_capture(self, options: CaptureOptions) -> Self {
+        self.settle(|settled| settled.capture = options);
         self
     }
 
@@ -71,16 +80,46 @@ impl VaultHook {
     /// Captures so often while a sandbox is in use; `None` is only before a pause, before a destroy and on demand. Default
     /// [`DEFAULT_SAVE_INTERVAL`].
     #[must_use]
-    pub fn with_interval(mut self, interval: Option<Duration>) -> Self {
-        self.interval = interval;
+    pub fn with_interval(self, interval: Option<Duration>) -> Self {
+        self.settle(|settled| settled.interval = interval);
         self
     }
 
     /// Uses a mirror.
     #[must_use]
-    pub fn with_mirror(mut self, mirror: Mirror) -> Self {
-        self.mirror = Some(mirror);
+    pub fn with_mirror(self, mirror: Mirror) -> Self {
+        self.settle(|settled| settled.mirror = Some(mirror));
         self
+    }
+
+    /// Goes by other settings from now on: the interval, the rules of captures, and the mirror. A mirror whose
+    /// configuration is the same stays as it is. Saves that are on their way end by the old ones, and a sandbox that is
+    /// in use goes by another interval once the one that it waits for is over.
+    ///
+    /// How long snapshots are kept is for whoever calls [`Vault::prune`].
+    ///
+    /// # Errors
+    /// As [`Mirror::open`]; nothing is changed then.
+    pub fn apply(&self, config: &PersistConfig) -> Result<()> {
+        let known = self.settled().mirror.filter(|mirror| Some(mirror.config()) == config.mirror.as_ref());
+        let mirror = match known {
+            Some(mirror) => Some(mirror),
+            None => config.mirror.clone().map(Mirror::open).transpose()?,
+        };
+        self.settle(|settled| {
+            settled.interval = config.interval;
+            settled.capture.rules = config.rules.clone();
+            settled.mirror = mirror;
+        });
+        Ok(())
+    }
+
+    fn settled(&self) -> Settled {
+        self.settled.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn settle(&self, change: impl FnOnce(&mut Settled)) {
+        change(&mut self.settled.write().unwrap_or_else(PoisonError::into_inner));
     }
 
     /// Captures the workspace of a sandbox now; `None` where nothing has changed since its last snapshot.
@@ -92,8 +131,9 @@ impl VaultHook {
     pub async fn save(&self, sandbox: &Sandbox) -> Result<Option<Snapshot>> {
         self.forget_pause(sandbox);
         let workspace = RemoteWorkspace::new(sandbox.key().to_string(), self.path.clone())?;
-        let saved = self.vault.capture_sandbox(sandbox, &workspace, self.capture.clone()).await?;
-        let (Some(snapshot), Some(mirror)) = (&saved, &self.mirror) else { return Ok(saved) };
+        let Settled { capture, mirror, .. } = self.settled();
+        let saved = self.vault.capture_sandbox(sandbox, &workspace, capture).await?;
+        let (Some(snapshot), Some(mirror)) = (&saved, &mirror) else { return Ok(saved) };
         if mirror.config().mode != MirrorMode::All {
             return Ok(saved);
         }
@@ -113,8 +153,9 @@ impl VaultHook {
     pub async fn load(&self, sandbox: &Sandbox) -> Result<Option<Snapshot>> {
         self.forget_pause(sandbox);
         let workspace = RemoteWorkspace::new(sandbox.key().to_string(), self.path.clone())?;
-        let Some(snapshot) = self.newest(&workspace).await? else { return Ok(None) };
-        if let Some(mirror) = &self.mirror {
+        let mirror = self.settled().mirror;
+        let Some(snapshot) = self.newest(&workspace, mirror.as_ref()).await? else { return Ok(None) };
+        if let Some(mirror) = &mirror {
             mirror.fetch_if_gone(&self.vault, &snapshot.id).await?;
         }
         self.vault.restore_sandbox(sandbox, &workspace, &snapshot.id, self.restore.clone()).await?;
@@ -122,10 +163,9 @@ impl VaultHook {
     }
 
     /// The newest of what this host and the mirror know of.
-    async fn newest(&self, workspace: &RemoteWorkspace) -> Result<Option<Snapshot>> {
+    async fn newest(&self, workspace: &RemoteWorkspace, mirror: Option<&Mirror>) -> Result<Option<Snapshot>> {
         let here = self.vault.newest_of_sandbox(workspace).await?;
-        let Some(mirror) = self.mirror.as_ref().filter(|mirror| mirror.config().mode != MirrorMode::Off)
-        else {
+        let Some(mirror) = mirror.filter(|mirror| mirror.config().mode != MirrorMode::Off) else {
             return Ok(here);
         };
         let label = workspace.label();
@@ -185,7 +225,7 @@ impl PersistHook for VaultHook {
     }
 
     fn interval(&self) -> Option<Duration> {
-        self.interval
+        self.settled().interval
     }
 
     async fn tick(&self, sandbox: &Sandbox) -> Result<()> {
@@ -203,4 +243,37 @@ fn unless_missing(saved: Result<Option<Snapshot>>) -> Result<()> {
 
 fn is_missing(error: &Error) -> bool {
     error.kind() == ErrorKind::NotFound && error.reason() == Some("no_workspace")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mirror::{MirrorConfig, MirrorTarget};
+    use crate::vault::{RepoKey, VaultConfig};
+
+    #[tokio::test]
+    async fn other_settings_hold_from_then_on_and_bad_ones_change_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let vault = Vault::open(VaultConfig::new(dir.path(), RepoKey::new("key").unwrap())).await.unwrap();
+        let hook = VaultHook::new(vault, "/work");
+        assert_eq!(hook.interval(), Some(DEFAULT_SAVE_INTERVAL));
+        let mut config = PersistConfig::new();
+        config.interval = Some(Duration::from_secs(7));
+        config.rules.never = vec!["*.iso".to_owned()];
+        config.mirror = Some(MirrorConfig::new(MirrorTarget::File(dir.path().join("mirror"))));
+        hook.apply(&config).unwrap();
+        let settled = hook.settled();
+        assert_eq!((hook.interval(), &settled.capture.rules), (config.interval, &config.rules));
+        assert_eq!(settled.mirror.as_ref().map(Mirror::config), config.mirror.as_ref());
+
+        let mut bad = PersistConfig::new();
+        std::fs::write(dir.path().join("file"), "").unwrap();
+        bad.mirror = Some(MirrorConfig::new(MirrorTarget::File(dir.path().join("file/below"))));
+        hook.apply(&bad).unwrap_err();
+        assert_eq!(hook.interval(), config.interval);
+        assert_eq!(hook.settled().mirror.as_ref().map(Mirror::config), config.mirror.as_ref());
+
+        hook.apply(&PersistConfig::new()).unwrap();
+        assert!(hook.settled().mirror.is_none() && hook.settled().capture.rules.never.is_empty());
+    }
 }

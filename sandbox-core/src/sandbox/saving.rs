@@ -130,7 +130,7 @@ impl Sandbox {
 }
 
 /// Runs until the value is dropped, or has come to its end.
-async fn save_on_interval(value: Weak<Shared>, persist: Arc<dyn PersistHook>, interval: Duration) {
+async fn save_on_interval(value: Weak<Shared>, persist: Arc<dyn PersistHook>, mut interval: Duration) {
     let saving = Arc::new(());
     let transition = Arc::downgrade(&saving);
     let mut since = Instant::now();
@@ -138,6 +138,11 @@ async fn save_on_interval(value: Weak<Shared>, persist: Arc<dyn PersistHook>, in
         tokio::time::sleep_until(since + interval).await;
         since = Instant::now();
         let Some(shared) = value.upgrade() else { return };
+        // The hook may have settled another one meanwhile; where it wants none, it is asked again later.
+        match persist.interval().filter(|interval| !interval.is_zero()) {
+            Some(wanted) => interval = wanted,
+            None => continue,
+        }
         // A save wakes nothing and waits for no transition.
         let sandbox =
             Sandbox { shared, transition: transition.clone(), lent: Weak::new(), saver: Arc::default() };

@@ -115,6 +115,18 @@ pub enum MirrorTarget {
     File(PathBuf),
 }
 
+impl MirrorTarget {
+    /// Tells whether it names no place.
+    pub(crate) fn is_nowhere(&self) -> bool {
+        match self {
+            Self::S3(target) => target.bucket.is_empty(),
+            Self::Gcs(target) => target.bucket.is_empty(),
+            Self::Azure(target) => target.container.is_empty(),
+            Self::File(path) => path.as_os_str().is_empty(),
+        }
+    }
+}
+
 /// A bucket that is reached by the protocol of S3.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
