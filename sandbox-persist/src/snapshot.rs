@@ -238,6 +238,13 @@ pub struct Snapshot {
     pub id: SnapId,
     /// The key of the repository, which is the name of the vault.
     pub repo: String,
+    /// The key that the path of the workspace would give; see [`crate::RepoKey::of_path`].
+    #[serde(default)]
+    pub path_key: String,
+    /// The smallest root commit of the repository of the workspace, which is the same in every clone; `None` where there
+    /// is no commit and where it cannot be told. See [`crate::RepoKey::of_workspace`].
+    #[serde(default)]
+    pub root: Option<ObjectId>,
     /// The workspace that was captured.
     pub workspace: PathBuf,
     /// The commit that holds the newest state.

@@ -122,6 +122,8 @@ impl Inner {
         Ok(Snapshot {
             id: self.next_id(now)?,
             repo: self.key.to_string(),
+            path_key: String::new(),
+            root: None,
             workspace: Default::default(),
             commit: ObjectId::ZERO,
             tree,

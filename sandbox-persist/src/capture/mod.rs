@@ -117,6 +117,8 @@ struct GitState {
     head: Head,
     /// The tree of that commit, where all its history is in the vault.
     tree: Option<HeadTree>,
+    /// The commit that its history began with.
+    root: Option<ObjectId>,
     warning: Option<String>,
 }
 
@@ -150,7 +152,7 @@ impl Inner {
 
         let before = self.before(workspace, purpose)?;
         let mut pack = self.objects.pack()?;
-        let known = self.git_state(workspace, options, &mut pack, cancel)?;
+        let known = self.git_state(workspace, options, before.compared.as_ref(), &mut pack, cancel)?;
         let pack = Mutex::new(pack);
         let previous = self.last_scan(workspace, &rules)?;
         let threads = threads(options.threads);
@@ -215,6 +217,8 @@ impl Inner {
         let mut snapshot = Snapshot {
             id,
             repo: self.key.to_string(),
+            path_key: vault::RepoKey::of_path(&workspace.path)?.to_string(),
+            root: known.root,
             workspace: workspace.path.clone(),
             commit: ObjectId::ZERO,
             tree,
@@ -372,6 +376,7 @@ impl Inner {
         &self,
         workspace: &Workspace,
         options: &CaptureOptions,
+        compared: Option<&Snapshot>,
         pack: &mut PackWriter,
         cancel: &Cancel,
     ) -> Result<GitState> {
@@ -389,12 +394,15 @@ impl Inner {
             Ok(head) => head,
             Err(why) => return Ok(warned(why)),
         };
-        let Some(commit) = head.commit.filter(|_| options.history) else {
-            return Ok(GitState { head, ..GitState::default() });
-        };
+        let Some(commit) = head.commit else { return Ok(GitState { head, ..GitState::default() }) };
+        let before = compared.and_then(|compared| Some((compared.head?, compared.root?)));
+        let root = git::smallest_root(&git, commit, &before.into_iter().collect(), cancel)?;
+        if !options.history {
+            return Ok(GitState { head, root, ..GitState::default() });
+        }
         Ok(match git::copy(self, &git, commit, pack, cancel)? {
-            History::Complete { tree } => GitState { head, tree: Some(tree), warning: None },
-            History::Incomplete(why) => GitState { head, ..warned(why) },
+            History::Complete { tree } => GitState { head, tree: Some(tree), root, warning: None },
+            History::Incomplete(why) => GitState { head, root, ..warned(why) },
         })
     }
 

@@ -30,10 +30,28 @@ pub(crate) struct ForeignStore<'a> {
     odb: Option<git2::Odb<'static>>,
 }
 
-struct Pack {
-    name: String,
+pub(super) struct Pack {
+    pub(super) name: String,
     index: Vec<u8>,
     is_copied: bool,
+}
+
+impl Pack {
+    /// Where an object begins in the pack; `None` where it is not there.
+    pub(super) fn offset(&self, id: ObjectId) -> Option<u64> {
+        let index = &self.index;
+        let count = number(index, 8 + 255 * 4)?;
+        // After the ids their checksums, and then where they are.
+        let offsets = 1032 + count * 24;
+        let short = number(index, offsets + position(index, id)? * 4)?;
+        match short & 1 << 31 {
+            0 => Some(short as u64),
+            _ => {
+                let at = offsets + count * 4 + (short & !(1 << 31)) * 8;
+                Some(u64::from_be_bytes(index.get(at..at + 8)?.try_into().ok()?))
+            }
+        }
+    }
 }
 
 impl<'a> ForeignStore<'a> {
@@ -49,7 +67,7 @@ impl<'a> ForeignStore<'a> {
             return true;
         }
         let packs = self.packs.get_or_insert_with(|| list_packs(self.common));
-        packs.iter().any(|pack| index_has(&pack.index, id))
+        packs.iter().any(|pack| position(&pack.index, id).is_some())
     }
 
     /// Reads an object; `None` where it is not there, is damaged, or is too big.
@@ -57,7 +75,7 @@ impl<'a> ForeignStore<'a> {
         let hex = id.to_string();
         let path = format!("objects/{}/{}", &hex[..2], &hex[2..]);
         if let Ok(file) = beneath::open_file(self.common, path.as_bytes())
-            && let Some((kind, content)) = inflate_loose(file)
+            && let Some((kind, content)) = inflate_loose(file, MAX_OBJECT)
             && ObjectId::of(kind.name(), &content) == id
         {
             return Ok(Some((kind, content)));
@@ -67,7 +85,7 @@ impl<'a> ForeignStore<'a> {
 
     fn read_packed(&mut self, id: ObjectId, cancel: &Cancel) -> Result<Read1> {
         let packs = self.packs.get_or_insert_with(|| list_packs(self.common));
-        let Some(pack) = packs.iter_mut().find(|pack| index_has(&pack.index, id)) else {
+        let Some(pack) = packs.iter_mut().find(|pack| position(&pack.index, id).is_some()) else {
             return Ok(None);
         };
         let dir = self.quarantine.join("pack");
@@ -117,10 +135,10 @@ impl Drop for ForeignStore<'_> {
     }
 }
 
-fn inflate_loose(file: fs::File) -> Option<(ObjectKind, Vec<u8>)> {
+pub(super) fn inflate_loose(file: fs::File, limit: u64) -> Option<(ObjectKind, Vec<u8>)> {
     let mut inflated = Vec::new();
     let mut reader = flate2::read::ZlibDecoder::new(file);
-    reader.by_ref().take(MAX_OBJECT + 64).read_to_end(&mut inflated).ok()?;
+    reader.by_ref().take(limit + 64).read_to_end(&mut inflated).ok()?;
     let end = inflated.iter().take(64).position(|byte| *byte == 0)?;
     let header = std::str::from_utf8(&inflated[..end]).ok()?;
     let (kind, size) = header.split_once(' ')?;
@@ -135,7 +153,7 @@ fn inflate_loose(file: fs::File) -> Option<(ObjectKind, Vec<u8>)> {
     (size == inflated.len()).then_some((kind, inflated))
 }
 
-fn list_packs(common: BorrowedFd<'_>) -> Vec<Pack> {
+pub(super) fn list_packs(common: BorrowedFd<'_>) -> Vec<Pack> {
     let Ok(dir) = beneath::open_dir(common, b"objects/pack") else { return Vec::new() };
     let Ok(entries) = rustix::fs::Dir::read_from(&dir) else { return Vec::new() };
     entries
@@ -154,31 +172,29 @@ fn list_packs(common: BorrowedFd<'_>) -> Vec<Pack> {
         .collect()
 }
 
-/// Looks an id up in an index of version 2.
-fn index_has(index: &[u8], id: ObjectId) -> bool {
-    let number = |at: usize| -> Option<usize> {
-        let bytes = index.get(at..at + 4)?;
-        Some(u32::from_be_bytes(bytes.try_into().ok()?) as usize)
-    };
-    let find = || -> Option<bool> {
-        if index.get(..8)? != b"\xfftOc\0\0\0\x02" {
-            return None;
+fn number(index: &[u8], at: usize) -> Option<usize> {
+    let bytes = index.get(at..at + 4)?;
+    Some(u32::from_be_bytes(bytes.try_into().ok()?) as usize)
+}
+
+/// Looks an id up in an index of version 2, and tells which of its ids it is.
+fn position(index: &[u8], id: ObjectId) -> Option<usize> {
+    if index.get(..8)? != b"\xfftOc\0\0\0\x02" {
+        return None;
+    }
+    let first = usize::from(id.as_bytes()[0]);
+    let mut low = if first == 0 { 0 } else { number(index, 8 + (first - 1) * 4)? };
+    let mut high = number(index, 8 + first * 4)?;
+    while low < high {
+        let middle = low + (high - low) / 2;
+        let found = index.get(1032 + middle * 20..1052 + middle * 20)?;
+        match found.cmp(id.as_bytes()) {
+            std::cmp::Ordering::Less => low = middle + 1,
+            std::cmp::Ordering::Greater => high = middle,
+            std::cmp::Ordering::Equal => return Some(middle),
         }
-        let first = usize::from(id.as_bytes()[0]);
-        let mut low = if first == 0 { 0 } else { number(8 + (first - 1) * 4)? };
-        let mut high = number(8 + first * 4)?;
-        while low < high {
-            let middle = low + (high - low) / 2;
-            let found = index.get(1032 + middle * 20..1052 + middle * 20)?;
-            match found.cmp(id.as_bytes()) {
-                std::cmp::Ordering::Less => low = middle + 1,
-                std::cmp::Ordering::Greater => high = middle,
-                std::cmp::Ordering::Equal => return Some(true),
-            }
-        }
-        Some(false)
-    };
-    find().unwrap_or(false)
+    }
+    None
 }
 
 fn copy(mut from: fs::File, to: &std::path::Path, cancel: &Cancel) -> Result<()> {

@@ -13,6 +13,7 @@ mod unpack;
 use std::collections::HashMap;
 use std::fmt;
 use std::fs;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -26,11 +27,11 @@ pub(crate) use pack::{Deflater, Kind as ObjectKind, PackWriter, install};
 pub(crate) use records::{Records, from_commit, message};
 pub(crate) use refs::{Refs, SNAPSHOTS};
 pub(crate) use store::{Store, StoredPack, copy_all, list};
-pub(crate) use unpack::{Limits as PackLimits, unpack};
+pub(crate) use unpack::{Limits as PackLimits, apply_delta, unpack};
 
 use crate::cancel::{Cancel, run_blocking};
 use crate::capture::Remembered;
-use crate::git::GitDir;
+use crate::git::{self, GitDir};
 use crate::snapshot::{SnapId, Snapshot};
 use crate::{beneath, durable, error};
 
@@ -57,6 +58,47 @@ impl RepoKey {
             )));
         }
         Ok(Self(key))
+    }
+
+    /// Makes a key of the commit that the repository of a workspace began with: the first 16 hex digits of the smallest
+    /// root commit that `HEAD` goes back to. Every clone has the same. Where there is no repository, or no commit in it
+    /// yet, it is [`RepoKey::of_path`], which becomes another with the first commit.
+    ///
+    /// All commits are read for it; ask once and keep the answer. Whoever may write to the repository decides what it is:
+    /// for workspaces of strangers give a key of your own.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] where nothing is there, and [`ErrorKind::Unsupported`] with reason `no_root` where it
+    /// cannot be told, such as in a shallow clone.
+    ///
+    /// # Cancellation
+    /// Dropping the future stops the reading.
+    pub async fn of_workspace(workspace: impl AsRef<Path>) -> Result<Self> {
+        let workspace = workspace.as_ref().to_owned();
+        run_blocking(None, move |cancel| Self::of_repository(&workspace, cancel)).await
+    }
+
+    fn of_repository(workspace: &Path, cancel: &Cancel) -> Result<Self> {
+        let path = workspace.canonicalize().map_err(|failure| error::io("find", workspace, failure))?;
+        let root = beneath::open_root(&path)?;
+        let unknown = |why: String| {
+            Error::new(
+                ErrorKind::Unsupported,
+                format!(
+                    "the first commit of {} cannot be told: {why}; give a key of your own, or the one of its path",
+                    path.display()
+                ),
+            )
+            .with_reason("no_root")
+        };
+        let Some(git) = GitDir::find(root.as_fd(), &path, &[]).map_err(&unknown)? else {
+            return Self::of_path(&path);
+        };
+        let Some(head) = git.head().map_err(&unknown)?.commit else { return Self::of_path(&path) };
+        match git::smallest_root(&git, head, &HashMap::new(), cancel)? {
+            Some(first) => Self::new(&first.to_string()[..16]),
+            None => Err(unknown("its history is cut off or damaged".to_owned())),
+        }
     }
 
     /// Makes a key of where a workspace is: its last name, and 12 hex digits of the hash of its path.

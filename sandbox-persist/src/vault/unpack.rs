@@ -407,6 +407,14 @@ fn result_size(mut delta: &[u8], base: u64) -> Result<u64> {
     }
 }
 
+/// As [`apply`], for an object of at most `limit` bytes.
+pub(crate) fn apply_delta(base: &[u8], delta: &[u8], limit: u64) -> Result<Vec<u8>> {
+    match result_size(delta, base.len() as u64)? <= limit {
+        true => apply(base, delta),
+        false => Err(too_large(format!("a delta makes more than {limit} bytes"))),
+    }
+}
+
 /// Makes an object of its base: parts that are copied, and parts that are new.
 fn apply(base: &[u8], mut delta: &[u8]) -> Result<Vec<u8>> {
     varint(&mut delta)?;
