@@ -24,6 +24,7 @@ impl Model for Protocol {
             steps.extend([
                 Step::Go(host),
                 Step::Fail(host),
+                Step::Refuse(host),
                 Step::Destroy(host),
                 Step::LetGo(host),
                 Step::Kill(host),
@@ -42,6 +43,7 @@ impl Model for Protocol {
         match step {
             Step::Go(host) => state.go(self, host),
             Step::Fail(host) => state.fail(self, host),
+            Step::Refuse(host) => state.refuse(self, host),
             Step::Destroy(host) => state.begin_destroy(self, host),
             Step::DestroyByKey(host) => state.begin_ending(host),
             Step::LetGo(host) => {
@@ -62,6 +64,7 @@ impl Model for Protocol {
                     | Host::Waiting { fence, .. }
                     | Host::Settling { fence, .. }
                     | Host::Answered { fence, .. }
+                    | Host::LookingBack { fence, .. }
                     | Host::SettingUp { fence, .. }
                     | Host::Ending { fence, .. }
                     | Host::Destroying { fence, .. } => *fence == state.fence,
@@ -80,7 +83,7 @@ impl Model for Protocol {
                 next.left.lost_answers = state.left.lost_answers.checked_sub(1)?;
                 let lost = next.calls.remove(call);
                 if let Some(host) = lost.host
-                    && let Host::Waiting { fence, record } = state.hosts[host].clone()
+                    && let Host::Waiting { fence, record, .. } = state.hosts[host].clone()
                 {
                     next.hosts[host] = Host::Settling { fence, record };
                 }
@@ -139,7 +142,8 @@ impl Model for Protocol {
     }
 }
 
-const FAULTS: Faults = Faults { kills: 1, expiries: 1, lost_answers: 1, ends: 1, destroys: 1, returns: 1 };
+const FAULTS: Faults =
+    Faults { kills: 1, expiries: 1, lost_answers: 1, refusals: 0, ends: 1, destroys: 1, returns: 1 };
 
 fn protocol(idempotent: bool) -> Protocol {
     Protocol { hosts: 2, idempotent, faults: FAULTS, broken: None }
@@ -192,9 +196,20 @@ fn one_key_is_one_sandbox_where_the_provider_makes_one_of_every_call() {
     holds(protocol(false));
 }
 
+/// Faults of a provider that refuses creates, in hosts that do little else.
+const REFUSALS: Faults = Faults { refusals: 1, kills: 0, destroys: 0, ..FAULTS };
+
+#[test]
+fn one_key_is_one_sandbox_where_creates_are_refused() {
+    for idempotent in [true, false] {
+        holds(Protocol { faults: REFUSALS, ..protocol(idempotent) });
+    }
+}
+
 #[test]
 fn three_hosts_agree_as_two_do() {
-    let faults = Faults { kills: 1, expiries: 1, lost_answers: 1, ends: 0, destroys: 0, returns: 0 };
+    let faults =
+        Faults { kills: 1, expiries: 1, lost_answers: 1, refusals: 0, ends: 0, destroys: 0, returns: 0 };
     for idempotent in [true, false] {
         let model = Protocol { hosts: 3, faults, ..protocol(idempotent) };
         let checker = model.checker().threads(2).spawn_bfs().join();
@@ -238,6 +253,12 @@ fn a_destroy_that_is_not_written_down_is_noticed() {
 #[test]
 fn an_error_that_is_read_as_gone_is_noticed() {
     assert!(!noticed(true, Broken::ErrorsReadAsGone).is_empty());
+}
+
+#[test]
+fn a_refusal_that_counts_for_an_earlier_send_is_noticed() {
+    let broken = Some(Broken::RefusalsForget);
+    assert!(!broken_rules(Protocol { faults: REFUSALS, broken, ..protocol(true) }).is_empty());
 }
 
 fn apart() -> Apart {

@@ -17,6 +17,20 @@ pub(crate) struct Record {
     pub(crate) abandoned: Vec<u8>,
 }
 
+impl Record {
+    /// What is left of a key without a sandbox.
+    fn tombstone(attempt: u8) -> Self {
+        Self {
+            version: 0,
+            phase: Phase::Destroying,
+            attempt,
+            id: None,
+            setup_done: false,
+            abandoned: Vec::new(),
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Phase {
     Creating,
@@ -54,15 +68,17 @@ pub(crate) enum Host {
         fence: u8,
         record: Record,
     },
-    /// Its intent is stored, and it sends the create next.
+    /// Its intent is stored, and it sends the create next; `again` where the attempt was sent before, by whomever.
     Sending {
         fence: u8,
         record: Record,
+        again: bool,
     },
     /// It waits for the answer of a create.
     Waiting {
         fence: u8,
         record: Record,
+        again: bool,
     },
     /// It gave the answer up, and looks for the sandbox of its attempt.
     Settling {
@@ -75,9 +91,19 @@ pub(crate) enum Host {
         record: Record,
         id: u8,
     },
-    /// Its write was refused: it looks whose the sandbox is now.
+    /// Its write was refused: it takes the lease to look whose the sandbox is now.
     Overtaken {
         attempt: u8,
+        id: u8,
+    },
+    /// It looks, and gives the attempt up if nobody has taken the sandbox over.
+    LookingBack {
+        fence: u8,
+        attempt: u8,
+        id: u8,
+    },
+    /// It destroys the sandbox of an attempt that was given up.
+    Clearing {
         id: u8,
     },
     /// It runs the start hook; `marked` once the mark is inside.
@@ -130,6 +156,8 @@ pub(crate) struct Faults {
     pub(crate) kills: u8,
     pub(crate) expiries: u8,
     pub(crate) lost_answers: u8,
+    /// Creates that the provider refuses.
+    pub(crate) refusals: u8,
     /// Sandboxes that end by themselves.
     pub(crate) ends: u8,
     /// Destroys that a caller asks for.
@@ -168,6 +196,8 @@ pub(crate) enum Broken {
     DestroyWithoutIntent,
     /// Any error of a look counts as gone.
     ErrorsReadAsGone,
+    /// A refused send counts for every earlier send of its attempt.
+    RefusalsForget,
 }
 
 #[derive(Clone)]
@@ -186,6 +216,8 @@ pub(crate) enum Step {
     Go(usize),
     /// Its call is answered with an error that says nothing about the sandbox, or its answer never comes.
     Fail(usize),
+    /// Its create is refused.
+    Refuse(usize),
     /// Its caller, who has the sandbox, destroys it.
     Destroy(usize),
     /// A caller that has no sandbox destroys whatever an open create of the key may have made.
@@ -210,6 +242,7 @@ impl fmt::Debug for Step {
         match self {
             Self::Go(host) => write!(f, "host {host} goes on"),
             Self::Fail(host) => write!(f, "the call of host {host} fails or is not answered"),
+            Self::Refuse(host) => write!(f, "the create of host {host} is refused"),
             Self::Destroy(host) => write!(f, "the caller of host {host} destroys"),
             Self::DestroyByKey(host) => write!(f, "host {host} destroys by key"),
             Self::LetGo(host) => write!(f, "the caller of host {host} lets go"),
@@ -264,9 +297,11 @@ impl State {
             || self.record.as_ref().is_some_and(|record| record.attempt == sandbox.attempt)
             || self.endings.contains(&sandbox.id)
             || self.hosts.iter().any(|host| match host {
-                Host::Answered { id, .. } | Host::Overtaken { id, .. } | Host::Done { id, .. } => {
-                    *id == sandbox.id
-                }
+                Host::Answered { id, .. }
+                | Host::Overtaken { id, .. }
+                | Host::LookingBack { id, .. }
+                | Host::Clearing { id }
+                | Host::Done { id, .. } => *id == sandbox.id,
                 Host::Destroying { record, .. } | Host::SettingUp { record, .. } => {
                     record.id == Some(sandbox.id)
                 }
@@ -328,7 +363,7 @@ impl State {
             return Host::Idle;
         }
         match self.record.clone() {
-            Some(record) => Host::Sending { fence, record },
+            Some(record) => Host::Sending { fence, record, again: false },
             None => Host::Idle,
         }
     }
@@ -367,9 +402,9 @@ impl State {
                 }
                 _ => next.intend(protocol, fence, Some(record)),
             },
-            Host::Sending { fence, record } => {
+            Host::Sending { fence, record, again } => {
                 next.calls.push(Call { attempt: record.attempt, host: Some(host) });
-                Host::Waiting { fence, record }
+                Host::Waiting { fence, record, again }
             }
             Host::Waiting { .. } => return None,
             Host::Settling { fence, record } => next.settle(protocol, fence, record)?,
@@ -387,20 +422,31 @@ impl State {
                     Host::Overtaken { attempt: record.attempt, id }
                 }
             }
-            Host::Overtaken { attempt, id } => {
-                let taken_over = self
-                    .record
-                    .as_ref()
-                    .is_some_and(|record| record.attempt == attempt && !record.abandoned.contains(&attempt));
-                if !taken_over || protocol.broken == Some(Broken::LateCreatorsDestroy) {
-                    let has = |host: &Host| match host {
-                        Host::Done { id: had, .. } => *had == id,
-                        Host::SettingUp { record, .. } => record.id == Some(id),
-                        _ => false,
-                    };
-                    next.seen.robbed |= self.is_alive(id) && self.hosts.iter().any(has);
-                    next.destroy(id);
-                }
+            Host::Overtaken { id, .. } if protocol.broken == Some(Broken::LateCreatorsDestroy) => {
+                Host::Clearing { id }
+            }
+            Host::Overtaken { attempt, id } => match next.take_lease(self.held)? {
+                Host::Leased { fence } => Host::LookingBack { fence, attempt, id },
+                _ => return None,
+            },
+            Host::LookingBack { fence, attempt, id } => {
+                let known = self.record.as_ref().is_some_and(|record| record.abandoned.contains(&attempt));
+                let taken_over = self.record.as_ref().is_some_and(|record| record.attempt == attempt);
+                let mut given_up = self.record.clone().unwrap_or_else(|| Record::tombstone(attempt));
+                let version = self.record.as_ref().map_or(0, |record| record.version);
+                given_up.abandoned.push(attempt);
+                let cleared = known || (!taken_over && next.store(protocol, version, fence, Some(given_up)));
+                next.give_back(fence);
+                if cleared { Host::Clearing { id } } else { Host::Idle }
+            }
+            Host::Clearing { id } => {
+                let has = |host: &Host| match host {
+                    Host::Done { id: had, .. } => *had == id,
+                    Host::SettingUp { record, .. } => record.id == Some(id),
+                    _ => false,
+                };
+                next.seen.robbed |= self.is_alive(id) && self.hosts.iter().any(has);
+                next.destroy(id);
                 Host::Idle
             }
             Host::SettingUp { fence, record, marked: false } => {
@@ -479,7 +525,11 @@ impl State {
             return Some(self.intend(protocol, fence, Some(record)));
         }
         if protocol.idempotent {
-            return Some(Host::Sending { fence, record });
+            // Written down again, so that who was overtaken sends nothing.
+            if !self.store(protocol, record.version, fence, Some(record)) {
+                return Some(Host::Idle);
+            }
+            return self.record.clone().map(|record| Host::Sending { fence, record, again: true });
         }
         if self.calls.iter().any(|call| call.attempt == record.attempt) {
             return None;
@@ -494,7 +544,7 @@ impl State {
         let mut next = self.clone();
         next.left.lost_answers = self.left.lost_answers.checked_sub(1)?;
         next.hosts[host] = match self.hosts[host].clone() {
-            Host::Waiting { fence, record } => {
+            Host::Waiting { fence, record, .. } => {
                 for call in &mut next.calls {
                     if call.host == Some(host) {
                         call.host = None;
@@ -514,6 +564,24 @@ impl State {
         Some(next)
     }
 
+    /// The provider refuses the create that a host waits for: this call makes nothing.
+    pub(crate) fn refuse(&self, protocol: &Protocol, host: usize) -> Option<Self> {
+        let Host::Waiting { fence, record, again } = self.hosts[host].clone() else { return None };
+        let mut next = self.clone();
+        next.left.refusals = self.left.refusals.checked_sub(1)?;
+        next.calls.retain(|call| call.host != Some(host));
+        // An earlier send may still make a sandbox: its attempt stays open.
+        if !again || protocol.broken == Some(Broken::RefusalsForget) {
+            let mut tombstone = record.clone();
+            (tombstone.id, tombstone.phase) = (None, Phase::Destroying);
+            let left = (!tombstone.abandoned.is_empty()).then_some(tombstone);
+            next.store(protocol, record.version, fence, left);
+        }
+        next.give_back(fence);
+        next.hosts[host] = Host::Idle;
+        Some(next)
+    }
+
     /// Carries a create out; its answer arrives with it, if anybody still waits.
     pub(crate) fn deliver(&self, protocol: &Protocol, call: usize) -> Self {
         let mut next = self.clone();
@@ -526,7 +594,7 @@ impl State {
             next.made.push((call.attempt, id));
         }
         if let Some(host) = call.host
-            && let Host::Waiting { fence, record } = self.hosts[host].clone()
+            && let Host::Waiting { fence, record, .. } = self.hosts[host].clone()
         {
             next.hosts[host] = Host::Answered { fence, record, id };
         }
