@@ -37,8 +37,8 @@ pub mod testing;
 
 pub use acquire::{
     AcquireOptions, AcquireOutcome, Acquired, DEFAULT_ACQUIRE_DEADLINE, DEFAULT_RECORD_LEASE, Exclusion,
-    Facts, HookScope, How, OnDuplicates, OnGone, OnSetupFailure, OnSpecConflict, REASON_BUSY,
-    ReplaceWhenGone, Sandboxes, SetupState,
+    Facts, HookScope, How, OnDuplicates, OnGone, OnResumeFailure, OnSetupFailure, OnSpecConflict,
+    REASON_BUSY, REASON_MOVED, ReplaceWhenGone, Sandboxes, SetupState,
 };
 pub use capabilities::Capabilities;
 pub use clock::BootTime;

@@ -1,16 +1,19 @@
 //! Pause, resume, stop and destroy by key and id: the order of record and provider call, under the record's lease.
 
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
-use crate::acquire::{Absence, Home, Stage, senior, settle};
+use tokio::time::Instant;
+
+use crate::acquire::{Absence, Home, OnResumeFailure, Stage, senior, settle};
 use crate::events::EventKind;
 use crate::fate::{End, Fate};
 use crate::hooks::Hooks;
 use crate::registry::{Lease, Phase, Record, Registry};
-use crate::tenure::{Held, within};
+use crate::tenure::{Held, left, within};
 use crate::{
-    ConnectOptions, Connection, DestroyOutcome, Error, ErrorKind, FindQuery, Key, Memory, Outcome,
-    PauseOptions, PauseOutcome, Result, SandboxId, SandboxInfo, SandboxProviderExt as _, SandboxSpec,
+    DestroyOutcome, Error, ErrorKind, FindQuery, Key, Memory, Outcome, PauseOptions, PauseOutcome, Result,
+    SandboxId, SandboxInfo, SandboxProviderExt as _, SandboxSpec, SandboxState,
 };
 
 /// What a stop did.
@@ -93,21 +96,112 @@ pub(crate) async fn pause(
     }
 }
 
-/// Record `resuming`, connect; a failed resume is recorded as `paused` and the sandbox is kept. `ready` is recorded once
-/// the resume hook has ended well.
-pub(crate) async fn resume(
+/// When a resume is tried, counted from its beginning.
+const RESUME_AT: [Duration; 3] = [Duration::ZERO, Duration::from_millis(250), Duration::from_millis(750)];
+
+/// Record `resuming`, connect. After its attempts a failed resume is recorded as `paused` and the sandbox is kept, or it is
+/// destroyed where that was asked for. `ready` is recorded once the resume hook has ended well.
+pub(crate) async fn resume<T, F>(
     home: &Home,
     key: &Key,
-    fate: &Fate,
+    id: &SandboxId,
     record: Option<Record>,
-    options: ConnectOptions,
     lease: &Lease,
-) -> Result<(Connection, Option<Record>)> {
+    on_failure: OnResumeFailure,
+    connect: impl FnMut() -> F,
+) -> std::result::Result<(T, Option<Record>), Unresumed>
+where
+    F: Future<Output = Result<T>>,
+{
     let record = enter(home, record, Phase::Resuming, lease).await?;
-    match within(home, key, lease, "resume", home.provider.connect_opts(&fate.id, options)).await {
-        Ok(connection) => Ok((connection, record)),
-        Err(error) => Err(failed(home, record, Phase::Paused, lease, error).await),
+    let error = match within(home, key, lease, "resume", tried(connect, left(home, lease))).await {
+        Ok(connected) => return Ok((connected, record)),
+        Err(error) => error,
+    };
+    let ends = on_failure == OnResumeFailure::Destroy && is_of_the_sandbox(&error);
+    // What a lost answer has done is asked before more is said; so it is before anything is destroyed.
+    if (ends || error.outcome() == Outcome::Unknown) && !rests(home, key, id, lease).await {
+        return Err(error.into());
     }
+    let left = match ends {
+        true => destroy_unresumable(home, key, id, record, lease).await,
+        false => enter(home, record, Phase::Paused, lease).await.map(drop),
+    };
+    Err(match left {
+        Ok(()) => Unresumed { error, destroyed: ends },
+        Err(cleanup) => error.with_cleanup(&cleanup).into(),
+    })
+}
+
+/// A resume that failed, and whether the sandbox was destroyed for it.
+pub(crate) struct Unresumed {
+    pub(crate) error: Error,
+    pub(crate) destroyed: bool,
+}
+
+impl From<Error> for Unresumed {
+    fn from(error: Error) -> Self {
+        Self { error, destroyed: false }
+    }
+}
+
+/// Whether the provider says of a sandbox that it does not run.
+async fn rests(home: &Home, key: &Key, id: &SandboxId, lease: &Lease) -> bool {
+    let look = within(home, key, lease, "find", home.provider.find_id(id)).await;
+    matches!(look, Ok(Some(info)) if info.state != SandboxState::Running)
+}
+
+/// Tries a connect, which is idempotent, until it succeeds, is refused, or the attempts or this time are used up.
+async fn tried<T, F: Future<Output = Result<T>>>(
+    mut connect: impl FnMut() -> F,
+    limit: Duration,
+) -> Result<T> {
+    let began = Instant::now();
+    let mut attempts = 0;
+    loop {
+        let error = match connect().await {
+            Ok(connected) => return Ok(connected),
+            Err(error) => error,
+        };
+        attempts += 1;
+        let may_pass = error.is_retryable() || error.kind() == ErrorKind::Unavailable;
+        let passed = began.elapsed();
+        let asked_for = error.retry_after().map_or(Duration::ZERO, |wait| passed.saturating_add(wait));
+        let next = RESUME_AT.get(attempts).map(|at| asked_for.max(*at));
+        let Some(next) = next.filter(|next| may_pass && *next < limit) else {
+            return Err(error.with_context("attempts", attempts));
+        };
+        tokio::time::sleep(next.saturating_sub(passed)).await;
+    }
+}
+
+/// Whether the provider has failed to resume a sandbox, and not refused its caller.
+fn is_of_the_sandbox(error: &Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::InvalidState
+            | ErrorKind::OutcomeUnknown
+            | ErrorKind::Timeout
+            | ErrorKind::Unavailable
+            | ErrorKind::Unexpected
+    )
+}
+
+/// Destroys a sandbox that cannot be resumed. What the key gets next takes its place.
+async fn destroy_unresumable(
+    home: &Home,
+    key: &Key,
+    id: &SandboxId,
+    record: Option<Record>,
+    lease: &Lease,
+) -> Result<()> {
+    let Some(mut record) = record else {
+        return within(home, key, lease, "destroy", home.provider.destroy(id)).await.map(drop);
+    };
+    record.enter(Phase::Destroying);
+    record.replaces = Some(id.clone());
+    let record = home.registry.store(record, lease).await?;
+    finish_destroy(home, record, lease).await.map(drop)
 }
 
 /// Says whether a sandbox that runs has been resumed and its resume hook has not ended well, by this phase of its record.
@@ -120,7 +214,7 @@ pub(crate) fn usual_memory(home: &Home) -> Memory {
     if home.provider.capabilities().pause_keeps_memory { Memory::Kept } else { Memory::Lost }
 }
 
-/// Writes down what a failed call has left. What is unknown stays as it was begun: whoever comes next asks the provider.
+/// Writes down what a failed pause has left. What is unknown stays as it was begun: whoever comes next asks the provider.
 async fn failed(home: &Home, record: Option<Record>, phase: Phase, lease: &Lease, error: Error) -> Error {
     if error.outcome() == Outcome::Unknown {
         return error;
@@ -151,7 +245,7 @@ pub(crate) async fn find(home: &Home, key: &Key) -> Result<Option<SandboxInfo>> 
     Ok(tagged(home, key).await?.into_iter().find(|info| !is_abandoned(record.as_ref(), info)))
 }
 
-fn is_abandoned(record: Option<&Record>, info: &SandboxInfo) -> bool {
+pub(crate) fn is_abandoned(record: Option<&Record>, info: &SandboxInfo) -> bool {
     let tags = info.tags.as_ref();
     record.zip(tags).is_some_and(|(record, tags)| record.has_abandoned(&tags.attempt))
 }
@@ -194,6 +288,7 @@ async fn settled(
     match found {
         Some(info) => {
             record.id = Some(info.id);
+            record.fingerprint = home.provider.fingerprint();
             if home.must_compare() {
                 return Ok(Some(record));
             }
@@ -258,11 +353,7 @@ pub(crate) async fn destroy(
     let lease = held.lease(home, key).await?;
     let record = match record {
         Some(record) if record.is_tombstone() => {
-            let left = match record.replaces {
-                // What comes next takes the place of nothing.
-                Some(_) => forget(&*home.registry, Record { replaces: None, ..record }, &lease).await?,
-                None => Some(record),
-            };
+            let left = replace_nothing(home, record, &lease).await?;
             return destroy_unrecorded(home, key, left, hooks, &lease).await;
         }
         Some(record) => record,
@@ -274,6 +365,14 @@ pub(crate) async fn destroy(
         home.tell(hooks, key, id.as_ref(), EventKind::Destroyed);
     }
     Ok(outcome)
+}
+
+/// Lets what a key without a sandbox gets next take the place of nothing; returns what is left of its record.
+async fn replace_nothing(home: &Home, tombstone: Record, lease: &Lease) -> Result<Option<Record>> {
+    match tombstone.replaces {
+        Some(_) => forget(&*home.registry, Record { replaces: None, ..tombstone }, lease).await,
+        None => Ok(Some(tombstone)),
+    }
 }
 
 /// Where no record names one, what the provider has tagged with the key is destroyed; `over` is what there is of a record.
@@ -314,10 +413,19 @@ pub(crate) async fn destroy_one(home: &Home, key: &Key, fate: &Fate, held: &Held
     let lease = held.lease(home, key).await?;
     let destroyed = match own_record(home, key, fate).await? {
         Some(record) => destroy_recorded(home, record, &lease).await?.0,
-        None => match home.provider.find_id(&fate.id).await? {
-            Some(info) => destroy_listed(home, key, &info, home.load(key).await?.as_ref(), &lease).await?.0,
-            None => DestroyOutcome::AlreadyGone,
-        },
+        None => {
+            let left = home.load(key).await?;
+            if let Some(info) = home.provider.find_id(&fate.id).await? {
+                destroy_listed(home, key, &info, left.as_ref(), &lease).await?.0
+            } else {
+                // An acquire has found it gone, and could not replace it.
+                let of_it = |left: &Record| left.is_tombstone() && left.replaces.as_ref() == Some(&fate.id);
+                if let Some(tombstone) = left.filter(of_it) {
+                    replace_nothing(home, tombstone, &lease).await?;
+                }
+                DestroyOutcome::AlreadyGone
+            }
+        }
     };
     held.rests(true);
     Ok(destroyed)
@@ -335,7 +443,22 @@ pub(crate) async fn destroy_recorded(
     finish_destroy(home, record, lease).await
 }
 
+/// Takes the provider's present credentials and endpoint for those of a key's record; `false` where they are, or where there
+/// is no record.
+pub(crate) async fn confirm_move(home: &Home, key: &Key) -> Result<bool> {
+    let held = Held::take(home, key, &Weak::new(), "confirm_move").await?;
+    let here = home.provider.fingerprint();
+    let Some(record) = home.load(key).await?.filter(|record| record.fingerprint != here) else {
+        return Ok(false);
+    };
+    let moved = Record { fingerprint: here, ..record };
+    home.registry.store(moved, &*held.lease(home, key).await?).await.map(|_| true)
+}
+
 /// Finishes a destroy that was written down; returns what is left of the record.
+///
+/// # Errors
+/// [`ErrorKind::Ownership`] with reason `fingerprint`, and the record stays, where it may still exist elsewhere.
 pub(crate) async fn finish_destroy(
     home: &Home,
     record: Record,
@@ -343,6 +466,9 @@ pub(crate) async fn finish_destroy(
 ) -> Result<(DestroyOutcome, Option<Record>)> {
     let Some(id) = &record.id else { return Ok((DestroyOutcome::AlreadyGone, Some(record))) };
     let outcome = within(home, &record.key, lease, "destroy", home.provider.destroy(id)).await?;
+    if outcome == DestroyOutcome::AlreadyGone {
+        home.check_absence(&record, "destroy")?;
+    }
     Ok((outcome, forget(&*home.registry, record, lease).await?))
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::{MappedMutexGuard, Mutex, MutexGuard, OwnedMutexGuard};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use crate::acquire::Home;
+use crate::acquire::{Home, refuse_inside};
 use crate::registry::{Lease, Record};
 use crate::{Error, ErrorKind, Key, Result};
 
@@ -119,6 +119,19 @@ impl Tenure {
     }
 }
 
+/// Runs work while a lease is renewed, as [`Tenure::keep`], and gives the lease back with what came of it.
+pub(crate) async fn kept<T>(
+    home: &Home,
+    key: &Key,
+    lease: Lease,
+    work: impl Future<Output = Result<T>>,
+) -> Result<(T, Lease)> {
+    let tenure = Tenure::new(lease);
+    let done = tenure.keep(home, key, work).await?;
+    let lease = tenure.end().await.ok_or_else(|| Lease::lost(&home.owner, key))?;
+    Ok((done, lease))
+}
+
 /// What is left of a lease when the last call under it has ended: enough to write down what became of it.
 fn margin(home: &Home) -> Duration {
     home.record_lease.saturating_sub(home.call_limit())
@@ -138,6 +151,14 @@ pub(crate) async fn refresh(home: &Home, key: &Key, lease: &mut Lease) -> Result
     timeout(left, renewal).await.unwrap_or_else(|_| Err(Lease::lost(&home.owner, key)))
 }
 
+/// How long a call that is sent now may last.
+pub(crate) fn left(home: &Home, lease: &Lease) -> Duration {
+    match lease.valid_until {
+        Some(until) => until.saturating_duration_since(Instant::now()).saturating_sub(margin(home)),
+        None => home.call_limit(),
+    }
+}
+
 /// Sends a call that must not act once another contender has the lease: it is waited for no longer than that is sure.
 ///
 /// # Errors
@@ -150,10 +171,7 @@ pub(crate) async fn within<T>(
     operation: &'static str,
     call: impl Future<Output = Result<T>>,
 ) -> Result<T> {
-    let limit = match lease.valid_until {
-        Some(until) => until.saturating_duration_since(Instant::now()).saturating_sub(margin(home)),
-        None => home.call_limit(),
-    };
+    let limit = left(home, lease);
     if limit.is_zero() {
         return Err(Lease::lost(&home.owner, key));
     }
@@ -176,6 +194,9 @@ pub(crate) struct Held {
 
 impl Held {
     /// Takes the lease, waiting no longer than the host's limit.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Conflict`] with reason `reentrant` inside a hook that runs under the lease of this very key.
     pub(crate) async fn take(
         home: &Home,
         key: &Key,
@@ -189,6 +210,8 @@ impl Held {
                 return Ok(Self { tenure, _call: call, is_lent: true });
             }
         }
+        // Around this hook the lease is held by whoever waits for it.
+        refuse_inside(home, key, operation)?;
         let tenure = Tenure::new(home.lease_in_time(key, operation).await?);
         let call = Arc::clone(&tenure.call).lock_owned().await;
         Ok(Self { tenure, _call: call, is_lent: false })

@@ -61,16 +61,21 @@ async fn what_is_to_be_replaced_is_remembered_until_a_create_has_succeeded() {
 }
 
 #[tokio::test]
-async fn after_a_destroy_by_key_nothing_is_replaced() {
-    let provider = FakeProvider::new();
-    let sandboxes = host(&provider);
-    let old = sandboxes.acquire("k", options()).await.unwrap();
-    provider.vanish(old.sandbox.provider_id().unwrap());
-    provider.script(Verb::Create, slow_down());
-    sandboxes.acquire("k", options()).await.unwrap_err();
-    sandboxes.destroy("k").await.unwrap();
-    let fail = options().with_replace_when_gone(ReplaceWhenGone::Fail);
-    assert_eq!(sandboxes.acquire("k", fail).await.unwrap().facts.how, How::Fresh);
+async fn after_a_destroy_by_key_or_by_its_value_nothing_is_replaced() {
+    for by_key in [true, false] {
+        let provider = FakeProvider::new();
+        let sandboxes = host(&provider);
+        let old = sandboxes.acquire("k", options()).await.unwrap().sandbox;
+        provider.vanish(old.provider_id().unwrap());
+        provider.script(Verb::Create, slow_down());
+        sandboxes.acquire("k", options()).await.unwrap_err();
+        match by_key {
+            true => sandboxes.destroy("k").await.unwrap(),
+            false => old.destroy().await.unwrap(),
+        };
+        let fail = options().with_replace_when_gone(ReplaceWhenGone::Fail);
+        assert_eq!(sandboxes.acquire("k", fail).await.unwrap().facts.how, How::Fresh);
+    }
 }
 
 #[tokio::test]

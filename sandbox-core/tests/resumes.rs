@@ -367,3 +367,65 @@ async fn a_pause_is_told_before_the_resume_of_a_call_that_waited_for_it() {
     assert_eq!(events.next().await.unwrap().unwrap().kind, EventKind::Paused);
     assert_eq!(events.next().await.unwrap().unwrap().kind, EventKind::Resumed { memory: Memory::Kept });
 }
+
+/// A hook that works through a value of its sandbox that it was not given.
+#[derive(Debug, Default)]
+struct Roundabout {
+    other: OnceLock<Sandbox>,
+    refused: Mutex<Vec<Option<&'static str>>>,
+}
+
+impl Roundabout {
+    async fn work(&self) {
+        let Some(other) = self.other.get() else { return };
+        let tried = [
+            other.exists("/f").await.map(drop),
+            other.resume().await,
+            other.pause().await.map(drop),
+            other.destroy().await.map(drop),
+        ];
+        let refused = tried.into_iter().filter_map(Result::err).map(|error| error.reason());
+        self.refused.lock().unwrap().extend(refused);
+    }
+}
+
+#[async_trait]
+impl Hooks for Roundabout {
+    fn runs_on_every_start(&self) -> bool {
+        true
+    }
+    async fn on_start(&self, start: sandhold_core::Start) -> Result<()> {
+        if self.other.get().is_some() {
+            start.sandbox.pause().await?;
+        }
+        self.work().await;
+        start.sandbox.resume().await
+    }
+    async fn on_resume(&self, _: &Sandbox, _: Memory) -> Result<Vec<FreshFile>> {
+        self.work().await;
+        Ok(Vec::new())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hook_that_would_wait_for_itself_through_another_value_is_refused_at_once() {
+    for by_acquire in [true, false] {
+        let provider = FakeProvider::new();
+        let hooks = Arc::new(Roundabout::default());
+        let sandboxes = Sandboxes::new(Arc::new(provider.clone())).with_hooks(hooks.clone());
+        let sandbox = acquired(&sandboxes).await;
+        hooks.other.set(acquired(&sandboxes).await).unwrap();
+        let began = tokio::time::Instant::now();
+        if by_acquire {
+            // It pauses what it sets up, and resumes it: the hook of that resume tries the same.
+            acquired(&sandboxes).await;
+        } else {
+            sandbox.pause().await.unwrap();
+            sandbox.resume().await.unwrap();
+        }
+        let refused = hooks.refused.lock().unwrap().clone();
+        assert_eq!(refused, vec![Some("reentrant"); if by_acquire { 8 } else { 4 }]);
+        assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+        hooks.other.get().unwrap().exists("/f").await.unwrap();
+    }
+}

@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use sandhold_core::testing::{FakeOptions, FakeProvider, Fault, Verb};
 use sandhold_core::{
     AcquireOptions, AcquireOutcome, BootTime, Error, ErrorKind, EventKind, How, Key, Lease, MemoryRegistry,
-    Outcome, Owner, Phase, Record, RecordFilter, Registry, RegistryScope, Result, ResultStream, SandboxSpec,
-    Sandboxes,
+    Outcome, Owner, Phase, Record, RecordFilter, Registry, RegistryScope, ReplaceWhenGone, Result,
+    ResultStream, SandboxSpec, Sandboxes,
 };
 
 fn host(provider: &FakeProvider, registry: &MemoryRegistry) -> Sandboxes {
@@ -233,4 +233,53 @@ async fn a_failed_create_that_does_not_say_what_it_did_counts_as_a_lost_answer()
         assert_eq!((error.kind(), error.outcome()), (kind, Outcome::NotStarted), "proven absent");
         assert!(record(&registry).await.unwrap().is_tombstone());
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_is_renewed_while_a_lost_create_is_settled() {
+    let (provider, registry) = (FakeProvider::new(), MemoryRegistry::new());
+    provider.script(Verb::Create, Fault::HangBefore);
+    let lease = Duration::from_secs(6);
+    let (one, two) = (host(&provider, &registry), host(&provider, &registry));
+    let (one, two) = (one.with_record_lease(lease), two.with_record_lease(lease));
+    let patient = || options().with_deadline(Duration::from_secs(900));
+    let first = tokio::spawn(async move { one.acquire("k", patient()).await });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let second = tokio::spawn(async move { two.acquire("k", patient()).await });
+    // Whoever sent it proves that it never came; nobody has taken it over meanwhile.
+    let error = first.await.unwrap().unwrap_err();
+    assert_eq!((error.operation(), error.outcome()), ("create", Outcome::NotStarted), "{error}");
+    second.await.unwrap().unwrap();
+    assert_eq!((provider.counts().of(Verb::Create), provider.alive().len()), (2, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_adoption_that_gets_no_answer_ends_with_its_lease() {
+    let (provider, registry) = (FakeProvider::new(), MemoryRegistry::new());
+    provider.script(Verb::Create, Fault::reset_after());
+    provider.script(Verb::Connect, Fault::HangBefore);
+    let lease = Duration::from_secs(6);
+    let begun = tokio::time::Instant::now();
+    let hanging = options().with_call_deadline(Duration::from_secs(600));
+    let error = host(&provider, &registry).with_record_lease(lease).acquire("k", hanging).await.unwrap_err();
+    assert_eq!(error.outcome(), Outcome::Done, "{error}");
+    assert!(begun.elapsed() < lease, "{:?}", begun.elapsed());
+    let next = host(&provider, &registry).acquire("k", options()).await.unwrap();
+    assert_eq!((next.outcome, provider.counts().created), (AcquireOutcome::Created, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sandbox_of_an_attempt_that_was_given_up_is_destroyed_also_where_the_caller_names_it() {
+    let (provider, registry) = (FakeProvider::new(), MemoryRegistry::new());
+    provider.script(Verb::Create, Fault::CommitLate(Duration::from_secs(3600)));
+    let patient = options().with_deadline(Duration::from_secs(900));
+    host(&provider, &registry).acquire("k", patient).await.unwrap_err();
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    let late = provider.alive()[0].id.clone();
+    let named = options().with_provider_id(late.clone());
+    let fail = named.clone().with_replace_when_gone(ReplaceWhenGone::Fail);
+    assert_eq!(host(&provider, &registry).acquire("k", fail).await.unwrap_err().kind(), ErrorKind::Gone);
+    assert!(provider.alive().is_empty());
+    let acquired = host(&provider, &registry).acquire("k", named).await.unwrap();
+    assert_eq!((acquired.facts.how, provider.alive().len()), (How::Replaced { old: late }, 1));
 }

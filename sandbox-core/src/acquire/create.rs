@@ -10,6 +10,7 @@ use super::steps::{Acquisition, Found};
 use super::{Acquired, Exclusion, How};
 use crate::lifecycle::forget;
 use crate::registry::{Lease, Phase, Record};
+use crate::tenure::kept;
 use crate::{Connection, CreateOptions, Error, ErrorKind, Outcome, Result, SandboxHandle, SandboxId, Tags};
 
 /// How often one attempt is sent to a provider that makes one sandbox of it, before its answer is given up.
@@ -114,7 +115,10 @@ impl Acquisition {
             }
             tracing::warn!(key = %self.key, %error, "the answer of a create was lost; looking for its sandbox");
             let absence = Absence::of_idempotent(home);
-            match settle(home, &record, sent_at, self.longest_call(), absence, &self.stage).await? {
+            let look = settle(home, &record, sent_at, self.longest_call(), absence, &self.stage);
+            let found;
+            (found, lease) = kept(home, &self.key, lease, look).await?;
+            match found {
                 Some(info) => {
                     let settled = self.adopt(record, info, sent_at, lease).await?;
                     open.close();

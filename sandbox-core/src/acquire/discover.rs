@@ -33,13 +33,7 @@ impl Acquisition {
         }
         let mut candidates = Vec::new();
         for info in found {
-            let abandoned = record
-                .as_ref()
-                .zip(info.tags.as_ref())
-                .is_some_and(|(record, tags)| record.has_abandoned(&tags.attempt));
-            if abandoned {
-                self.home.provider.destroy(&info.id).await?;
-            } else {
+            if !self.end_given_up(&info, record.as_ref(), &mut lease).await? {
                 candidates.push(info);
             }
         }
@@ -56,7 +50,7 @@ impl Acquisition {
         if self.is_to_be_replaced(&fresh)? {
             return self.replace(fresh, lease).await;
         }
-        let duplicates = self.see_to_duplicates(&mut fresh, candidates.collect(), &lease).await?;
+        let duplicates = self.see_to_duplicates(&mut fresh, candidates.collect(), &mut lease).await?;
         self.stage.enter("connect");
         match self.reach(&mut fresh, &chosen, &mut lease).await? {
             Some(connection) => self.attached(fresh, connection, duplicates, false, lease).await,
@@ -72,7 +66,7 @@ impl Acquisition {
         &self,
         chosen: &mut Record,
         others: Vec<SandboxInfo>,
-        lease: &Lease,
+        lease: &mut Lease,
     ) -> Result<Vec<SandboxId>> {
         if others.is_empty() {
             return Ok(Vec::new());
@@ -91,7 +85,7 @@ impl Acquisition {
         let mut left = Vec::new();
         for info in others {
             if reap {
-                self.home.provider.destroy(&info.id).await?;
+                self.end(&info.id, lease).await?;
             } else {
                 left.push(info.id.clone());
             }

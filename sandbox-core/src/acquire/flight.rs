@@ -14,14 +14,32 @@ use crate::hooks::Hooks;
 use crate::{Attempt, Error, ErrorKind, Key, Outcome, Result};
 
 tokio::task_local! {
-    /// The flights whose hooks this task runs inside: a nested acquire of the same key would wait for itself.
-    static INSIDE: Vec<(usize, Key)>;
+    /// What the hooks that this task runs inside of are part of: a nested acquire of the same key would wait for itself.
+    static INSIDE: Vec<Inside>;
+}
+
+/// The hook of one key of one host.
+#[derive(Clone, Debug)]
+struct Inside {
+    host: usize,
+    key: Key,
+    /// It runs in a pause or resume, until whose end every call waits.
+    closed: bool,
 }
 
 /// Runs a hook such that a nested acquire of its own key is recognised.
-pub(crate) async fn inside<T>(home: &Arc<Home>, key: &Key, hook: impl Future<Output = T>) -> T {
+pub(super) async fn inside<T>(home: &Home, key: &Key, hook: impl Future<Output = T>) -> T {
+    in_hook(home, key, false, hook).await
+}
+
+/// Runs the hook of a pause or resume such that whatever waits for its end is recognised.
+pub(crate) async fn inside_closed<T>(home: &Home, key: &Key, hook: impl Future<Output = T>) -> T {
+    in_hook(home, key, true, hook).await
+}
+
+async fn in_hook<T>(home: &Home, key: &Key, closed: bool, hook: impl Future<Output = T>) -> T {
     let mut flights = INSIDE.try_with(Clone::clone).unwrap_or_default();
-    flights.push((address(home), key.clone()));
+    flights.push(Inside { host: address(home), key: key.clone(), closed });
     INSIDE.scope(flights, hook).await
 }
 
@@ -30,7 +48,7 @@ pub(crate) async fn inside<T>(home: &Arc<Home>, key: &Key, hook: impl Future<Out
 /// For bindings, whose hooks run outside of the task that calls them. A call on the hook's own key from there is refused
 /// as reentrant only where its scope was carried along; else it waits for itself.
 #[derive(Clone, Debug, Default)]
-pub struct HookScope(Vec<(usize, Key)>);
+pub struct HookScope(Vec<Inside>);
 
 impl HookScope {
     /// Returns the scope of this task, which is empty outside of hooks.
@@ -46,11 +64,22 @@ impl HookScope {
 }
 
 /// Refuses a call on a key from inside a hook of the flight of that key: it would wait for itself.
-pub(crate) fn refuse_inside(home: &Arc<Home>, key: &Key, operation: &'static str) -> Result<()> {
-    if INSIDE.try_with(|flights| flights.contains(&(address(home), key.clone()))).unwrap_or(false) {
+pub(crate) fn refuse_inside(home: &Home, key: &Key, operation: &'static str) -> Result<()> {
+    refuse(home, key, operation, false)
+}
+
+/// Refuses a call on a key from inside the hook of a pause or resume of that key, for whose end every call waits.
+pub(crate) fn refuse_inside_closed(home: &Home, key: &Key, operation: &'static str) -> Result<()> {
+    refuse(home, key, operation, true)
+}
+
+fn refuse(home: &Home, key: &Key, operation: &'static str, closed: bool) -> Result<()> {
+    let host = address(home);
+    let is_own = |hook: &Inside| hook.host == host && hook.key == *key && (hook.closed || !closed);
+    if INSIDE.try_with(|hooks| hooks.iter().any(is_own)).unwrap_or(false) {
         return Err(Error::new(
             ErrorKind::Conflict,
-            "a start hook used its own key; use the sandbox that the hook was given",
+            "a hook used its own key; use the sandbox that the hook was given",
         )
         .with_reason("reentrant")
         .at("", operation)

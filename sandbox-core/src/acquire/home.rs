@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use super::flight::{self, Flights};
-use super::{AcquireOptions, Acquired, DEFAULT_ACQUIRE_DEADLINE, DEFAULT_RECORD_LEASE, REASON_BUSY};
+use super::{
+    AcquireOptions, Acquired, DEFAULT_ACQUIRE_DEADLINE, DEFAULT_RECORD_LEASE, REASON_BUSY, REASON_MOVED,
+};
 use crate::events::{DEFAULT_EVENT_CAPACITY, Event, EventKind, Teller};
 use crate::fate::{End, Fates};
 use crate::hooks::{DEFAULT_HOOK_DEADLINE, Hooks, PersistHook};
@@ -150,6 +152,10 @@ impl Home {
         Ok(destroyed)
     }
 
+    pub(crate) async fn confirm_move(self: &Arc<Self>, key: &Key) -> Result<bool> {
+        self.routed(key, |home| async move { lifecycle::confirm_move(&home, key).await }).await
+    }
+
     /// Runs a call on a key at the provider that its record names, which is nearly always this host's own.
     pub(super) async fn routed<T, F>(self: &Arc<Self>, key: &Key, call: impl Fn(Arc<Self>) -> F) -> Result<T>
     where
@@ -255,6 +261,32 @@ impl Home {
             record.abandoned.clone_from(&over.abandoned);
         }
         Ok(record)
+    }
+
+    /// Takes what the provider does not know for absent, but only where it was made under the credentials and at the endpoint
+    /// that this host asks under.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Ownership`] with reason [`REASON_MOVED`].
+    pub(crate) fn check_absence(&self, record: &Record, operation: &'static str) -> Result<()> {
+        let here = self.provider.fingerprint();
+        if record.fingerprint == here {
+            return Ok(());
+        }
+        let mut error = Error::new(
+            ErrorKind::Ownership,
+            "the sandbox was made under other credentials or at another endpoint, where it may still exist; go back to those, or \
+             confirm the move",
+        )
+        .with_reason(REASON_MOVED)
+        .at(self.provider.name(), operation)
+        .with_context("key", &record.key)
+        .with_context("made_under", &record.fingerprint)
+        .with_context("asked_under", here);
+        if let Some(id) = &record.id {
+            error = error.with_context("id", id);
+        }
+        Err(error)
     }
 
     pub(crate) async fn load(&self, key: &Key) -> Result<Option<Record>> {

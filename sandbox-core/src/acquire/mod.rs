@@ -17,13 +17,13 @@ use std::time::Duration;
 
 pub use options::{
     AcquireOptions, AcquireOutcome, Acquired, DEFAULT_ACQUIRE_DEADLINE, Exclusion, Facts, How, OnDuplicates,
-    OnGone, OnSetupFailure, OnSpecConflict, ReplaceWhenGone, SetupState,
+    OnGone, OnResumeFailure, OnSetupFailure, OnSpecConflict, ReplaceWhenGone, SetupState,
 };
 
 pub use self::flight::HookScope;
 
 pub(crate) use self::contend::senior;
-pub(crate) use self::flight::{Stage, inside, refuse_inside};
+pub(crate) use self::flight::{Stage, inside_closed, refuse_inside, refuse_inside_closed};
 pub(crate) use self::home::Home;
 pub(crate) use self::settle::{Absence, settle};
 use crate::events::Events;
@@ -38,6 +38,10 @@ pub const DEFAULT_RECORD_LEASE: Duration = Duration::from_secs(90);
 
 /// The reason of the [`crate::ErrorKind::Timeout`] of a call that waited for another one on the same key; nothing was done.
 pub const REASON_BUSY: &str = "busy";
+
+/// The reason of the [`crate::ErrorKind::Ownership`] of a sandbox that is not found under other credentials, or at another
+/// endpoint, than the ones that it was made under; see [`Sandboxes::confirm_move`].
+pub const REASON_MOVED: &str = "fingerprint";
 
 /// The sandboxes of one owner at one provider: acquire them by key, let them go, get the same ones back.
 ///
@@ -205,6 +209,20 @@ impl Sandboxes {
         key: impl TryInto<Key, Error = impl Into<Error>>,
     ) -> Result<Option<SandboxInfo>> {
         self.0.find(&key.try_into().map_err(Into::into)?).await
+    }
+
+    /// Says that the credentials or the endpoint of this host were changed on purpose, for the sandbox of one key: the ones of
+    /// now count as those that it was made under. Returns whether they differed.
+    ///
+    /// Needed only where a key fails with [`crate::ErrorKind::Ownership`], reason [`REASON_MOVED`]: its sandbox is not found
+    /// under the present credentials, and may still exist under those that made it. Afterwards it counts as gone, and the
+    /// next acquire creates another one; nothing ends the old one. A sandbox that *is* found under new credentials needs no
+    /// such call.
+    ///
+    /// # Errors
+    /// What the registry answered, and of the wait as [`Sandboxes::stop`].
+    pub async fn confirm_move(&self, key: impl TryInto<Key, Error = impl Into<Error>>) -> Result<bool> {
+        Home::confirm_move(&self.0, &key.try_into().map_err(Into::into)?).await
     }
 
     /// Lets a key's sandbox rest: pauses it where the provider can, without connecting to it and so without the hooks

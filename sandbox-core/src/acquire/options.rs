@@ -44,6 +44,20 @@ pub enum OnSetupFailure {
     Destroy,
 }
 
+/// What happens to a sandbox that the provider failed to resume, each time it was tried.
+///
+/// Only what fails for the sandbox itself counts, and is known to have failed: a refusal of the caller (credentials,
+/// rates, quotas) and an unknown outcome destroy nothing. Neither does a resume hook that fails: the sandbox runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OnResumeFailure {
+    /// It is kept, recorded as paused, and the next call tries again. The default.
+    #[default]
+    Keep,
+    /// It is destroyed by its id, and counts as gone: what happens next is for [`OnGone`] and [`ReplaceWhenGone`] to say.
+    Destroy,
+}
+
 /// What a sandbox that was acquired does when it is gone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -96,6 +110,8 @@ pub struct AcquireOptions {
     pub on_spec_conflict: OnSpecConflict,
     /// Default [`OnSetupFailure::Keep`].
     pub on_setup_failure: OnSetupFailure,
+    /// Default [`OnResumeFailure::Keep`].
+    pub on_resume_failure: OnResumeFailure,
     /// Default [`Exclusion::Proven`].
     pub exclusion: Exclusion,
     /// The hooks of this acquire; default those of the host.
@@ -119,6 +135,7 @@ impl Default for AcquireOptions {
             on_duplicates: OnDuplicates::default(),
             on_spec_conflict: OnSpecConflict::default(),
             on_setup_failure: OnSetupFailure::default(),
+            on_resume_failure: OnResumeFailure::default(),
             exclusion: Exclusion::default(),
             hooks: None,
             hook_deadline: DEFAULT_HOOK_DEADLINE,
@@ -174,6 +191,13 @@ impl AcquireOptions {
     #[must_use]
     pub fn with_on_setup_failure(mut self, policy: OnSetupFailure) -> Self {
         self.on_setup_failure = policy;
+        self
+    }
+
+    /// Decides what happens to a sandbox that cannot be resumed.
+    #[must_use]
+    pub fn with_on_resume_failure(mut self, policy: OnResumeFailure) -> Self {
+        self.on_resume_failure = policy;
         self
     }
 

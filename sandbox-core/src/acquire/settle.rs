@@ -12,6 +12,7 @@ use super::steps::{Acquisition, Found};
 use super::{Acquired, Home, How, ReplaceWhenGone};
 use crate::lifecycle::forget;
 use crate::registry::{Lease, Record};
+use crate::tenure::{kept, refresh, within};
 use crate::{Error, ErrorKind, FindQuery, Outcome, Result, SandboxInfo};
 
 /// Pauses between two looks for an attempt whose answer was lost: the first, and the longest.
@@ -28,7 +29,9 @@ impl Acquisition {
             && (record.replaces.is_none() || self.options.replace_when_gone == ReplaceWhenGone::Create);
         let absence = if may_send { Absence::Seen } else { Absence::Proven };
         // Whoever sent it may have been more patient than this caller. How old it is counts only as far as it is known.
-        match settle(&self.home, &record, since, self.home.call_limit(), absence, &self.stage).await? {
+        let look = settle(&self.home, &record, since, self.home.call_limit(), absence, &self.stage);
+        let (found, lease) = kept(&self.home, &self.key, lease, look).await?;
+        match found {
             Some(info) => {
                 let (found, lease) = self.adopt(record, info, since, lease).await?;
                 self.check_named(found.connection.handle.id())?;
@@ -99,11 +102,13 @@ impl Acquisition {
         mut record: Record,
         info: SandboxInfo,
         sent_at: Instant,
-        lease: Lease,
+        mut lease: Lease,
     ) -> Result<(Found, Lease)> {
         self.check_owner(&info, None)?;
         self.stage.of_open_create("connect", &record.attempt);
-        let Some(connection) = self.connect(&info).await.map_err(made)? else {
+        refresh(&self.home, &self.key, &mut lease).await.map_err(made)?;
+        let connect = within(&self.home, &self.key, &lease, "connect", self.connect(&info));
+        let Some(connection) = connect.await.map_err(made)? else {
             return Err(self
                 .error(ErrorKind::Unavailable, "the created sandbox was found and then gone; acquire again")
                 .with_context("id", info.id)
@@ -111,6 +116,7 @@ impl Acquisition {
                 .retryable(None));
         };
         record.id = Some(info.id);
+        record.fingerprint = self.home.provider.fingerprint();
         let found = Found { record, connection, how: How::Adopted, duplicates: Vec::new() };
         // While its answer was lost, another host may have made one.
         self.contend(found, sent_at, lease).await
@@ -193,7 +199,10 @@ pub(crate) async fn settle(
         };
         match home.provider.find(query).await {
             Ok(mut found) => match found.len() {
-                0 if provable => return Ok(None),
+                0 if provable => {
+                    home.check_absence(record, "settle")?;
+                    return Ok(None);
+                }
                 0 => {}
                 1 => return Ok(found.pop()),
                 several => {

@@ -4,8 +4,9 @@ use super::flight::inside;
 use super::steps::{Acquisition, Found};
 use super::{AcquireOutcome, Acquired, Facts, How, OnSetupFailure, SetupState};
 use crate::events::EventKind;
+use crate::fate::End;
 use crate::hooks::{RestoreReason, Start, bounded};
-use crate::lifecycle::usual_memory;
+use crate::lifecycle::{Unresumed, resume, usual_memory};
 use crate::registry::{Lease, Phase, Record};
 use crate::sandbox::Sandbox;
 use crate::stream::ByteStream;
@@ -104,9 +105,9 @@ impl Acquisition {
     ) -> Result<Option<Connection>> {
         refresh(&self.home, &self.key, lease).await?;
         let lease = &*lease;
-        let connect = within(&self.home, &self.key, lease, "connect", self.connect(info));
         if info.state == SandboxState::Running {
-            let connected = connect.await?;
+            let connect = self.connect(info);
+            let connected = within(&self.home, &self.key, lease, "connect", connect).await?;
             if let Some(memory) = connected.as_ref().and_then(|connection| connection.resumed) {
                 // It was paused meanwhile.
                 self.note_resume(&info.id, memory).await;
@@ -118,21 +119,35 @@ impl Acquisition {
             Some(fate) => Some(fate.close().await),
             None => None,
         };
-        record.enter(Phase::Resuming);
-        *record = self.home.registry.store(record.clone(), lease).await?;
         let owed = usual_memory(&self.home);
         // Before the call: its caller may leave in the middle of it.
         let before = closed.as_mut().and_then(|resumes| resumes.hook_due.replace(owed));
-        let connected = connect.await;
+        let connect = || self.connect(info);
+        let (id, on_failure) = (&info.id, self.options.on_resume_failure);
+        let resumed =
+            resume(&self.home, &self.key, id, Some(record.clone()), lease, on_failure, connect).await;
         if let Some(resumes) = &mut closed {
-            resumes.hook_due = match &connected {
-                Ok(Some(connection)) => connection.resumed.or(Some(owed)),
-                Ok(None) => None,
-                Err(error) if error.outcome() == Outcome::NotStarted => before,
+            resumes.hook_due = match &resumed {
+                Ok((Some(connection), _)) => connection.resumed.or(Some(owed)),
+                Ok((None, _)) => None,
+                Err(failed) if failed.error.outcome() == Outcome::NotStarted => before,
                 Err(_) => Some(owed),
             };
         }
-        connected
+        match resumed {
+            Ok((connection, resuming)) => {
+                if let Some(resuming) = resuming {
+                    *record = resuming;
+                }
+                Ok(connection)
+            }
+            Err(Unresumed { error, destroyed }) => {
+                if destroyed && fate.is_none_or(|fate| fate.finish(End::Gone)) {
+                    self.tell(Some(id), EventKind::Destroyed);
+                }
+                Err(error)
+            }
+        }
     }
 
     /// Keeps in mind that the sandbox was resumed before the lease is taken; this host's other values wait for the hook.

@@ -14,7 +14,7 @@ const TRANSITIONS: &[(&str, &str, &str)] = &[
     ("find", "connect", "here, and ours"),
     ("find", "lease", "not running, or gone"),
     ("find", "discover", "gone, under the lease"),
-    ("connect", "lease", "gone after all"),
+    ("connect", "lease", "gone after all, or paused meanwhile"),
     ("connect", "find", "gone after all, and another host has the lease"),
     ("connect", "discover", "gone after all, under the lease"),
     ("lease", "find", "a known id"),

@@ -9,8 +9,9 @@ use super::setup::read_mark;
 use super::{AcquireOptions, Acquired, How, OnSpecConflict, ReplaceWhenGone};
 use crate::events::EventKind;
 use crate::hooks::Hooks;
-use crate::lifecycle::{finish_destroy, owes_a_hook, usual_memory};
+use crate::lifecycle::{finish_destroy, is_abandoned, owes_a_hook, usual_memory};
 use crate::registry::{Lease, Phase, Record};
+use crate::tenure::{refresh, within};
 use crate::{
     ConnectOptions, Connection, Error, ErrorKind, Key, Memory, Result, SandboxId, SandboxInfo,
     SandboxProviderExt as _, SandboxState,
@@ -99,7 +100,9 @@ impl Acquisition {
             && !self.hooks.as_ref().is_some_and(|hooks| hooks.runs_on_every_start());
         let Some(id) = record.id.clone() else { return Ok(None) };
         let same_id = self.options.provider_id.as_ref().is_none_or(|wanted| *wanted == id);
-        if record.phase != Phase::Ready || !setup_is_done || !same_id {
+        // Where it is found under other credentials than it was made under, those are written down under the lease.
+        let same_scope = record.fingerprint == self.home.provider.fingerprint();
+        if record.phase != Phase::Ready || !setup_is_done || !same_id || !same_scope {
             return Ok(None);
         }
         if self.is_to_be_replaced(&record)? {
@@ -178,7 +181,9 @@ impl Acquisition {
         let gone = match self.options.provider_id.clone().or(known) {
             Some(id) => {
                 self.stage.enter("find");
-                if let Look::Here(info) = self.look(&id, record.as_ref()).await? {
+                if let Look::Here(info) = self.look(&id, record.as_ref()).await?
+                    && !self.end_given_up(&info, record.as_ref(), &mut lease).await?
+                {
                     self.check_owner(&info, record.as_ref())?;
                     let (mut present, is_known) = match &record {
                         Some(record) if record.id.is_some() => (record.clone(), true),
@@ -216,18 +221,7 @@ impl Acquisition {
         let Some(record) = record.filter(|record| record.id.as_ref() == Some(id)) else {
             return Ok(Look::Gone);
         };
-        let here = self.home.provider.fingerprint();
-        if record.fingerprint != here {
-            return Err(self
-                .error(
-                    ErrorKind::Ownership,
-                    "the sandbox was made under other credentials or at another endpoint, where it may still exist",
-                )
-                .with_reason("fingerprint")
-                .with_context("id", id)
-                .with_context("made_under", &record.fingerprint)
-                .with_context("asked_under", here));
-        }
+        self.home.check_absence(record, "acquire")?;
         // A fresh id may not be listed yet.
         let visible = self.home.provider.capabilities().list_visibility.unwrap_or_default();
         let age = record.phase_age();
@@ -238,6 +232,26 @@ impl Acquisition {
             }
         }
         Ok(Look::Gone)
+    }
+
+    /// Destroys a sandbox of an attempt that was given up: nobody was handed it, and nobody will be. `false` where it is none.
+    pub(super) async fn end_given_up(
+        &self,
+        info: &SandboxInfo,
+        record: Option<&Record>,
+        lease: &mut Lease,
+    ) -> Result<bool> {
+        let given_up = is_abandoned(record, info);
+        if given_up {
+            self.end(&info.id, lease).await?;
+        }
+        Ok(given_up)
+    }
+
+    /// Destroys a sandbox that is not the key's, while the lease is sure.
+    pub(super) async fn end(&self, id: &SandboxId, lease: &mut Lease) -> Result<()> {
+        refresh(&self.home, &self.key, lease).await?;
+        within(&self.home, &self.key, lease, "destroy", self.home.provider.destroy(id)).await.map(drop)
     }
 
     /// A sandbox that carries other tags is somebody else's; one without tags needs an explicit id.
@@ -315,7 +329,10 @@ impl Acquisition {
         let how = if was_handed_out { how_connected(resumed) } else { How::Unfinished };
         // What was resumed is ready once its hook has ended well.
         let phase = if resumed.is_some() { Phase::Resuming } else { Phase::Ready };
-        if record.phase != phase {
+        let here = self.home.provider.fingerprint();
+        if record.phase != phase || record.fingerprint != here {
+            // It was seen from here, so that what is gone from here is gone.
+            record.fingerprint = here;
             record.enter(phase);
             record = self.home.registry.store(record, &lease).await?;
         }

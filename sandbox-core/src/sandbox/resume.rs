@@ -7,12 +7,12 @@ use tokio::sync::MutexGuard;
 use tokio::time::timeout;
 
 use super::{REASON_PAUSED, Sandbox};
-use crate::acquire::inside;
+use crate::acquire::{inside_closed, refuse_inside, refuse_inside_closed};
 use crate::events::EventKind;
-use crate::fate::{Fate, Resumes};
+use crate::fate::{End, Fate, Resumes};
 use crate::files::{FileOptions, WriteOptions};
 use crate::hooks::{Hooks, bounded};
-use crate::lifecycle;
+use crate::lifecycle::{self, Unresumed};
 use crate::process::ProcessSpec;
 use crate::registry::Phase;
 use crate::stream::ByteStream;
@@ -32,6 +32,7 @@ impl Sandbox {
         if self.is_within_transition() {
             return Ok(0);
         }
+        refuse_inside_closed(&fate.home, &self.shared.key, "call")?;
         let resumes = fate.close().await;
         if resumes.hook_due.is_none() {
             return Ok(resumes.done);
@@ -52,7 +53,7 @@ impl Sandbox {
         let is_up =
             |resumes: &Resumes| resumes.hook_due.is_none() && since.is_none_or(|epoch| resumes.done != epoch);
         let entered = self.in_time(fate, "resume", async {
-            let turn = self.turn(fate).await;
+            let turn = self.turn(fate, "resume").await?;
             if is_up(&*fate.close().await) {
                 return Ok(None);
             }
@@ -88,13 +89,19 @@ impl Sandbox {
             let lease = held.lease(home, key).await?;
             // Before the call: its caller may leave in the middle of it.
             let before = resumes.hook_due.replace(usual);
+            let connect = || home.provider.connect_opts(&fate.id, options.clone());
+            let on_failure = self.shared.options.on_resume_failure;
+            let resumed = lifecycle::resume(home, key, &fate.id, record, &lease, on_failure, connect).await;
             let connection;
-            (connection, record) =
-                lifecycle::resume(home, key, fate, record, options, &lease).await.inspect_err(|error| {
-                    if error.outcome() == Outcome::NotStarted {
-                        resumes.hook_due = before;
-                    }
-                })?;
+            (connection, record) = resumed.map_err(|Unresumed { error, destroyed }| {
+                if destroyed && fate.finish(End::Gone) {
+                    self.tell(EventKind::Destroyed);
+                }
+                if error.outcome() == Outcome::NotStarted {
+                    resumes.hook_due = before;
+                }
+                error
+            })?;
             held.rests(false);
             fate.connected(connection.handle);
             if let Some(memory) = connection.resumed {
@@ -109,7 +116,7 @@ impl Sandbox {
         if let Some(memory) = resumes.hook_due {
             let handle = fate.handle();
             let hook = self.run_resume_hook(&*handle, memory, held.tenure());
-            let hook = inside(home, key, hook);
+            let hook = inside_closed(home, key, hook);
             match held.keep(home, key, hook).await {
                 // As above, and the record does not know.
                 Err(error) if !connects && is_paused(&error) => {
@@ -127,8 +134,16 @@ impl Sandbox {
 
     /// Waits for the calls of this host that pause or resume this sandbox: they would else all wait for the lease. A hook
     /// of a flight has that already.
-    pub(super) async fn turn<'a>(&self, fate: &'a Fate) -> Option<MutexGuard<'a, ()>> {
-        if self.lent.strong_count() > 0 { None } else { Some(fate.turn().await) }
+    pub(super) async fn turn<'a>(
+        &self,
+        fate: &'a Fate,
+        operation: &'static str,
+    ) -> Result<Option<MutexGuard<'a, ()>>> {
+        if self.lent.strong_count() > 0 {
+            return Ok(None);
+        }
+        refuse_inside(&fate.home, &self.shared.key, operation)?;
+        Ok(Some(fate.turn().await))
     }
 
     /// Waits for others that are at work on this key no longer than the host's limit.
@@ -147,7 +162,9 @@ impl Sandbox {
         let Some(fate) = self.fate() else { return Ok(()) };
         let mut resumes = fate.close().await;
         resumes.hook_due = Some(memory);
-        self.run_resume_hook(&*fate.handle(), memory, self.lent.clone()).await?;
+        let handle = fate.handle();
+        let hook = self.run_resume_hook(&*handle, memory, self.lent.clone());
+        inside_closed(&fate.home, &self.shared.key, hook).await?;
         resumes.hook_due = None;
         resumes.done += 1;
         Ok(())

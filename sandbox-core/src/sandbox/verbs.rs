@@ -49,7 +49,7 @@ impl Sandbox {
             return Err(Error::unsupported(home.provider.name(), "pause"));
         }
         let entered = self.in_time(fate, "pause", async {
-            let turn = self.turn(fate).await;
+            let turn = self.turn(fate, "pause").await?;
             Ok((turn, Held::take(home, key, &self.lent, "pause").await?))
         });
         let (_turn, held) = entered.await?;
@@ -58,7 +58,7 @@ impl Sandbox {
         if let Some(persist) = &home.persist {
             let within = self.within_transition(held.tenure());
             let hook = bounded("before_pause", home.hook_deadline, persist.before_pause(&within));
-            held.keep(home, key, acquire::inside(home, key, hook))
+            held.keep(home, key, acquire::inside_closed(home, key, hook))
                 .await
                 .map_err(|error| error.with_outcome(Outcome::NotStarted))?;
         }
@@ -75,8 +75,9 @@ impl Sandbox {
     /// yet acquires it.
     ///
     /// # Errors
-    /// What the provider or the resume hook answered, the latter with outcome `done`: it runs. The sandbox is kept, and
-    /// the next call tries again.
+    /// What the provider answered at the last of its attempts (0, 250 and 750 ms after the first); the sandbox is kept, and
+    /// the next call tries again, unless [`crate::OnResumeFailure::Destroy`] was asked for. What the resume hook answered,
+    /// with outcome `done`: it runs, and the next call runs the hook again.
     pub async fn resume(&self) -> Result<()> {
         self.refuse_within_transition("resume")?;
         let fate = self.live().await?;
@@ -160,6 +161,8 @@ impl Sandbox {
     }
 
     /// Destroys it with all that belongs to it, after the persist hook has saved the work.
+    ///
+    /// A paused one is not woken for it, unless a hook works in it: [`crate::Sandboxes::destroy`] runs none.
     ///
     /// A value that has no sandbox yet destroys the one of its key, as [`crate::Sandboxes::destroy`] does, and makes
     /// none. Afterwards the value admits no call any more.
