@@ -335,6 +335,24 @@ async fn a_watcher_outlives_its_request_and_its_events_are_drained() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_short_upload_of_a_new_file_is_written_at_once() {
+    let running = support::start(|config| config).await;
+    let dir = tempfile::tempdir().unwrap();
+    let answer = call(&running, "CreateWatcher", json!({ "path": text(dir.path()) })).await;
+    let ask_for = json!({ "watcherId": answer.json()["watcherId"] });
+    for name in 0..300 {
+        let name = name.to_string();
+        let line = format!("POST /files?path={}", text(&dir.path().join(&name)));
+        let headers = [("Content-Type", "application/octet-stream")];
+        assert_eq!(ask(running.address, &line, &headers, b"short").await.status, 200);
+        let answer = call(&running, "GetWatcherEvents", ask_for.clone()).await.json();
+        let events = answer["events"].as_array().into_iter().flatten().map(told);
+        let written = events.filter(|(kind, _)| kind == "WRITE").collect::<Vec<_>>();
+        assert_eq!(written, pairs(&[("WRITE", &name)]));
+    }
+}
+
 #[tokio::test]
 async fn a_watcher_that_nobody_asks_loses_old_events_and_says_so() {
     let running = support::start(|config| config).await;

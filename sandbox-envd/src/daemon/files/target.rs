@@ -164,7 +164,9 @@ impl Target {
                     return Ok(false);
                 }
                 let untouched = new && file.metadata()?.len() == 0;
-                let done = replace_content(&mut file, length, &mut write)
+                // What is removed when it fails has no content to keep; and taking room is a change that watchers hear of.
+                let reserved = if untouched { 0 } else { length };
+                let done = replace_content(&mut file, reserved, &mut write)
                     .and_then(|()| files::replace_metadata(&file, metadata));
                 if untouched && done.is_err() {
                     self.forget(&file);
@@ -253,19 +255,19 @@ pub(super) fn same_file(a: &fs::Metadata, b: &fs::Metadata) -> bool {
     (a.dev(), a.ino()) == (b.dev(), b.ino())
 }
 
-/// Replaces the content of an open regular file by `length` bytes that `write` writes.
+/// Replaces the content of an open regular file by what `write` writes.
 ///
-/// The room is taken first, so that a full disk leaves the old content.
+/// Room for `reserved` bytes is taken first, so that a full disk leaves the old content.
 fn replace_content(
     file: &mut File,
-    length: u64,
+    reserved: u64,
     write: impl FnOnce(&mut File) -> io::Result<()>,
 ) -> io::Result<()> {
     let stat = file.metadata()?;
-    if length > stat.len() {
-        let reserved = rustix::fs::fallocate(&*file, FallocateFlags::KEEP_SIZE, 0, length);
+    if reserved > stat.len() {
+        let taken = rustix::fs::fallocate(&*file, FallocateFlags::KEEP_SIZE, 0, reserved);
         // Any other error means that this file system cannot reserve room.
-        if let Err(error @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) = reserved {
+        if let Err(error @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) = taken {
             return Err(error.into());
         }
     }
