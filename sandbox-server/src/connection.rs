@@ -152,6 +152,10 @@ where
         }
     };
     if let Err(error) = ended {
+        if error.is_user() {
+            // An answer broke off inside a sandbox, before anybody here knew that it ends.
+            connection.reset.store(true, Ordering::Relaxed);
+        }
         tracing::debug!(%error, "a connection ended early");
     }
 }

@@ -27,7 +27,7 @@ class Echo(http.server.BaseHTTPRequestHandler):
                 self.connection.sendall(data)
             self.close_connection = True
             return
-        body = json.dumps({"path": self.path, "headers": {k.lower(): v for k, v in self.headers.items()}}).encode()
+        body = json.dumps({"path": self.path, "names": list(self.headers.keys()), "headers": {k.lower(): v for k, v in self.headers.items()}}).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -187,6 +187,10 @@ fn a_port_is_reached_by_host_and_by_headers_and_sees_what_was_sent() {
         assert_eq!((answer.status, &body["path"]), (200, &json!("/a/../b?c=%20d")));
         let seen = seen.replace("{}", &sandbox.id);
         assert_eq!((&body["headers"]["host"], &body["headers"]["x-mine"]), (&json!(seen), &json!("1")));
+        // In the letters of E2B's proxy: programs inside may compare them.
+        assert!(
+            ["Host", "X-Mine"].iter().all(|name| body["names"].as_array().unwrap().contains(&json!(name)))
+        );
         assert_eq!(sandbox.port(8000, "GET", "/").send(at).status, 200);
     }
 }
@@ -257,7 +261,9 @@ fn a_kill_a_pause_and_an_end_cut_streams_off_after_health_says_so() {
             std::thread::spawn(move || {
                 // To the end of the connection, which the server must not make look complete.
                 let mut rest = Vec::new();
-                let _ = stream.read_to_end(&mut rest);
+                let ended = stream.read_to_end(&mut rest).map_err(|error| error.kind());
+                // No mere end: clients ask what became of the sandbox where the transport failed.
+                assert_eq!(ended, Err(std::io::ErrorKind::ConnectionReset));
                 assert!(!rest.ends_with(b"0\r\n\r\n"), "the stream ended as if it were whole");
                 sandbox.health()
             })

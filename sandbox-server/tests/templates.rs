@@ -538,6 +538,29 @@ fn a_start_that_a_killed_server_left_is_finished_before_the_same_create_answers(
 }
 
 #[test]
+fn a_start_that_a_killed_server_could_not_note_is_not_begun_twice() {
+    let mut server = Served::start(&[]);
+    gated(server.address(), "gated");
+    let asked = json!({ "templateID": "gated", "timeout": 600, "envVars": { "GATED": "yes" } });
+    let create = |at| {
+        let request = Request::new("POST", "/v2/sandboxes").key().header("Idempotency-Key", "once");
+        request.header("Connection", "close").json(&asked).open(at)
+    };
+    let lost = create(server.address());
+    let sandbox = only_sandbox(server.address());
+    until("it runs", || sandbox.read("runs").status == 200);
+    let note = server.state().join("server/sandboxes").join(&sandbox.id);
+    until("the start is noted", || note.exists());
+    server.crash_and_restart_after(|| fs::remove_file(&note).unwrap());
+    drop(lost);
+    let mut again = create(server.address());
+    let sandbox = only_sandbox(server.address());
+    sandbox.write("gate", "");
+    assert_eq!(read(&mut again).status, 201);
+    assert_eq!(sandbox.read("runs").text(), "run\n");
+}
+
+#[test]
 fn every_connect_waits_for_what_is_started_anew() {
     let server = Served::start(&[]);
     let at = server.address();
@@ -609,6 +632,22 @@ fn a_create_whose_sandbox_is_killed_during_the_start_is_told_so() {
     assert_eq!(sandbox.control("DELETE", "").send(at).status, 204);
     let answer = read(&mut create);
     assert_eq!((answer.status, &answer.json()["code"]), (409, &json!(409)), "{answer:?}");
+}
+
+#[test]
+fn the_template_that_the_sdks_take_for_mcp_servers_is_the_base_until_somebody_builds_it() {
+    let server = Served::start(&[]);
+    let at = server.address();
+    let create = || {
+        let asked = json!({ "templateID": "mcp-gateway", "timeout": 60 });
+        let answer = Request::new("POST", "/v2/sandboxes").key().json(&asked).send(at);
+        assert_eq!(answer.status, 201, "{answer:?}");
+        Box::of(at, answer.json())
+    };
+    assert_eq!(create().read("/home/user/gateway").status, 404);
+    let body = json!({ "fromTemplate": "base", "steps": [run("touch /home/user/gateway")] });
+    assert_eq!(built(at, "mcp-gateway", &body).1["status"], "ready");
+    assert_eq!(create().read("/home/user/gateway").status, 200);
 }
 
 #[test]

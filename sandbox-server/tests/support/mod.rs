@@ -55,8 +55,15 @@ impl Served {
     /// Kills the server as a crash does, and starts another over the same home at another address.
     #[allow(dead_code, reason = "not every test program restarts it")]
     pub(crate) fn crash_and_restart(&mut self) {
+        self.crash_and_restart_after(|| ());
+    }
+
+    /// As [`crash_and_restart`](Self::crash_and_restart), with something done while no server runs.
+    #[allow(dead_code, reason = "not every test program restarts it")]
+    pub(crate) fn crash_and_restart_after(&mut self, meanwhile: impl FnOnce()) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
+        meanwhile();
         (self.child, self.address) = run(&self.state(), "127.0.0.1:0", &self.options);
     }
 
