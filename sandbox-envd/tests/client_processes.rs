@@ -258,7 +258,8 @@ async fn what_runs_cannot_be_released() {
 #[tokio::test]
 async fn dropping_a_process_leaves_it_alone_and_a_signal_reaches_its_tree() {
     let (_running, handle) = sandbox().await;
-    let mut process = handle.start(sh("sleep 60 & echo $!; wait")).await.unwrap();
+    // Deaf to the first signal from the start: a child that was just forked would not be yet.
+    let mut process = handle.start(sh("trap '' INT; sleep 60 & echo $!; wait")).await.unwrap();
     let child: i32 = read_until(&mut process, "\n").await.trim().parse().unwrap();
     let pid = process.pid();
     drop(process);
