@@ -8,6 +8,7 @@ use crate::config::ServerConfig;
 use crate::guard::Guard;
 use crate::holds::Holds;
 use crate::machine::Machine;
+use crate::proxy::Tls;
 use crate::samples;
 use crate::sandboxes::{self, Flights, Index};
 use crate::secrets::Secrets;
@@ -33,6 +34,7 @@ pub(crate) struct App {
     pub(crate) snapshots: Snapshots,
     pub(crate) volumes: Volumes,
     pub(crate) secrets: Secrets,
+    pub(crate) tls: Tls,
 }
 
 impl App {
@@ -65,6 +67,7 @@ impl App {
             snapshots,
             volumes,
             secrets,
+            tls: Tls::new()?,
         });
         if let Err(error) = app.all_sandboxes().await {
             // Each is still found by its id, and lists try again.

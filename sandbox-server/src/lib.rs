@@ -19,6 +19,7 @@ mod inflow;
 mod machine;
 mod network;
 mod pace;
+mod passes;
 mod proxy;
 mod resolve;
 mod rooted;

@@ -6,6 +6,7 @@ mod pool;
 mod reply;
 mod signed;
 mod target;
+mod tls;
 mod tunnel;
 
 use std::sync::Arc;
@@ -22,6 +23,7 @@ use self::reply::Refusal;
 pub(crate) use self::reply::{bad_target, preflight};
 pub(crate) use self::signed::{is_signed, owner_of};
 pub(crate) use self::target::{Target, named_by_headers, named_by_host};
+pub(crate) use self::tls::Tls;
 use crate::app::App;
 use crate::connection::Connection;
 use crate::inflow::Inflow;

@@ -8,6 +8,7 @@ use hyper_util::rt::TokioIo;
 use sandhold_core::{ConnectOptions, DAEMON_PORT, Error, ErrorKind, PortStream, SandboxHandle};
 use tokio::time::Instant;
 
+use super::forward::cut_off;
 use super::reply::Refusal;
 use crate::app::App;
 use crate::inflow::Inflow;
@@ -89,18 +90,17 @@ impl Pool {
     ) -> Result<Sender, Refusal> {
         let cleared = self.state().cleared;
         let stream = self.dial(app, sandbox, port).await?;
-        let (request, connection) = http1::Builder::new()
-            .max_buf_size(BUFFER)
-            // As E2B's proxy writes them, and programs inside compare.
-            .title_case_headers(true)
-            .handshake(TokioIo::new(stream))
-            .await
-            .map_err(|_| Refusal::PortClosed)?;
-        tokio::spawn(async move {
-            if let Err(error) = connection.with_upgrades().await {
-                tracing::debug!(%error, "a connection into a sandbox ended early");
+        let request = if sandbox.made.speaks_tls(port) {
+            match app.tls.handshake(stream).await {
+                Ok(stream) => converse(stream).await?,
+                Err(error) => {
+                    tracing::debug!(%error, id = sandbox.id, port, "a port of a sandbox speaks no TLS");
+                    return Err(cut_off(app, sandbox).await);
+                }
             }
-        });
+        } else {
+            converse(stream).await?
+        };
         Ok(Sender { request, cleared })
     }
 
@@ -153,4 +153,21 @@ impl Pool {
         self.set_handle(Arc::clone(&connection.handle));
         Ok(connection.handle)
     }
+}
+
+/// Speaks HTTP on a connection, for as long as somebody may send on it.
+async fn converse(stream: impl PortStream + 'static) -> Result<SendRequest<Inflow>, Refusal> {
+    let (request, connection) = http1::Builder::new()
+        .max_buf_size(BUFFER)
+        // As E2B's proxy writes them, and programs inside compare.
+        .title_case_headers(true)
+        .handshake(TokioIo::new(stream))
+        .await
+        .map_err(|_| Refusal::PortClosed)?;
+    tokio::spawn(async move {
+        if let Err(error) = connection.with_upgrades().await {
+            tracing::debug!(%error, "a connection into a sandbox ended early");
+        }
+    });
+    Ok(request)
 }

@@ -80,4 +80,10 @@ impl Made {
     pub(crate) fn is_public(&self) -> bool {
         self.network.as_ref().and_then(|network| network.allow_public_traffic).unwrap_or(true)
     }
+
+    /// Whether TLS is spoken on a port inside.
+    pub(crate) fn speaks_tls(&self, port: u16) -> bool {
+        let ports = self.network.as_ref().and_then(|network| network.https_ports.as_ref());
+        ports.is_some_and(|ports| ports.contains(&port))
+    }
 }
