@@ -38,5 +38,6 @@ pub use client::{
 #[cfg(feature = "daemon")]
 pub use daemon::{
     Body, ChildSetup, ChildUser, Daemon, DaemonConfig, ENVD_VERSION, ExtraRoutes, FileAccess, FileOperation,
-    Guest, GuestCommand, GuestExit, Lingering, Listener, UNAUTHORIZED_MESSAGE, UserMode, remove_tree,
+    Guest, GuestCommand, GuestExit, Lingering, Listener, START_TAG, UNAUTHORIZED_MESSAGE, UserMode,
+    remove_tree,
 };

@@ -22,7 +22,7 @@ pub use self::files::{FileAccess, FileOperation};
 pub use self::fs::remove_tree;
 pub use self::http::{Body, ExtraRoutes};
 pub use self::linger::Lingering;
-pub use self::process::{Guest, GuestCommand, GuestExit};
+pub use self::process::{Guest, GuestCommand, GuestExit, START_TAG};
 pub use self::serve::{Daemon, Listener};
 pub use self::state::{ChildSetup, ChildUser, DaemonConfig, UserMode};
 

@@ -9,6 +9,7 @@ use sandhold_core::{
     AttachOptions, Error, ErrorKind, ExecOptions, ProcessEvent, ProcessSelector, ProcessSpec, SandboxHandle,
     SandboxHandleExt,
 };
+use sandhold_envd::START_TAG;
 
 use super::log::Lines;
 use super::record::StartCommands;
@@ -19,8 +20,6 @@ use super::steps::{refusal, succeeded};
 const SETTLE: Duration = Duration::from_secs(20);
 /// How long it may take until it is ready, as in E2B.
 const READY_LIMIT: Duration = Duration::from_secs(600);
-/// Names its process inside the sandbox, for a server whose predecessor died before it noted the start.
-const TAG: &str = "sandhold.server/start";
 /// The time between two looks whether it is ready.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
 
@@ -79,7 +78,8 @@ pub(crate) async fn try_out(
     }
 }
 
-/// Starts the start command in a sandbox, where there is one that neither runs nor has just ended.
+/// Starts the start command in a sandbox, where there is one that was not started in its present memory: a server may
+/// have died before it noted the start. Its process is named for that, and a daemon remembers how it ended.
 ///
 /// # Errors
 /// What failed.
@@ -87,12 +87,12 @@ pub(crate) async fn begin(handle: &dyn SandboxHandle, commands: &StartCommands) 
     let Some(line) = &commands.start else { return Ok(()) };
     let failed = |error: Error| format!("start command failed: {}", refusal(&error, &commands.context.user));
     // Dropping the process leaves it alone.
-    match handle.attach(ProcessSelector::Tag(TAG.to_owned()), AttachOptions::default()).await {
+    match handle.attach(ProcessSelector::Tag(START_TAG.to_owned()), AttachOptions::default()).await {
         Ok(_) => return Ok(()),
         Err(error) if error.kind() == ErrorKind::NotFound => {}
         Err(error) => return Err(failed(error)),
     }
-    handle.start(spec(line, commands).with_tag(TAG)).await.map(drop).map_err(failed)
+    handle.start(spec(line, commands).with_tag(START_TAG)).await.map(drop).map_err(failed)
 }
 
 /// Waits until the ready command succeeds, at most so long.

@@ -45,6 +45,10 @@ use crate::messages::process::{ProcessConfig, ProcessExt};
 /// How long the end of a process can still be asked for, as in E2B's envd.
 const REMEMBERED: Duration = Duration::from_secs(30);
 
+/// The tag of what a host starts once in each memory of a sandbox: the daemon remembers the end of the last process of
+/// that tag for as long as it lives, so that a host can ask at any time whether it did so.
+pub const START_TAG: &str = "sandhold.server/start";
+
 /// Largest body of a release request.
 const RELEASE_LIMIT: usize = 64 << 10;
 
@@ -87,6 +91,18 @@ impl Entries {
         self.next += 1;
         self.processes.insert(id, process);
         id
+    }
+
+    /// Notes that a process ended of which nothing is retained.
+    fn end(&mut self, id: u64, process: &Process) {
+        if process.tag.as_deref() != Some(START_TAG) {
+            self.ended.push_back((Instant::now() + REMEMBERED, id));
+            return;
+        }
+        // Only the last one is remembered, so that there cannot be more and more of them.
+        self.processes.retain(|known, other| {
+            *known == id || other.tag != process.tag || other.end().is_none() || other.is_retained()
+        });
     }
 
     /// Forgets what ended long enough ago; every look begins with it, so no timer is needed.
@@ -241,7 +257,7 @@ impl Request {
                 supervised.wait().await;
                 drop(reaper);
                 if !supervised.is_retained() {
-                    lock(&entries).ended.push_back((Instant::now() + REMEMBERED, id));
+                    lock(&entries).end(id, &supervised);
                 }
             });
         });
@@ -383,6 +399,28 @@ mod tests {
         tokio::time::advance(Duration::from_millis(200)).await;
         assert!(table.find(&selector).is_none());
         assert!(lock(&table.entries).processes.is_empty());
+    }
+
+    #[tokio::test]
+    async fn the_end_of_what_a_host_starts_once_is_remembered_for_ever() {
+        let dir = tempfile::tempdir().unwrap();
+        let table = ProcessTable::new(&DaemonConfig::new().with_retain_dir(dir.path())).unwrap();
+        let mut last = 0;
+        for _ in 0..3 {
+            let tag = Some(START_TAG.to_owned());
+            let config = ProcessConfig::default();
+            let started = table.start(command("true"), config, tag, None, std::iter::empty()).await.unwrap();
+            started.process.wait().await;
+            last = started.process.pid;
+        }
+        while lock(&table.entries).processes.len() > 1 {
+            tokio::task::yield_now().await;
+        }
+        tokio::time::pause();
+        tokio::time::advance(REMEMBERED * 1000).await;
+        let found = table.find(&Selector::Tag(START_TAG.to_owned())).unwrap();
+        assert_eq!((found.pid, found.end().is_some()), (last, true));
+        assert!(table.list(true).is_empty());
     }
 
     #[tokio::test]
