@@ -11,6 +11,10 @@ use crate::control::{Ask, SharedControl};
 use crate::error::Call;
 use crate::wire::NEXT_TOKEN_HEADER;
 
+/// Most pages without an item one after another. A server may filter what it has read, but one that only ever names
+/// another page would be asked for ever.
+const MOST_EMPTY: u32 = 64;
+
 struct Pages<T> {
     control: SharedControl,
     call: Call,
@@ -20,6 +24,8 @@ struct Pages<T> {
     next: Next,
     /// Every cursor so far: one that comes again would go round for ever.
     seen: HashSet<String>,
+    /// How many pages without an item came last.
+    empty: u32,
 }
 
 enum Next {
@@ -28,7 +34,8 @@ enum Next {
     End,
 }
 
-/// Streams the items of all pages; a page that fails, or a cursor that comes again, ends the list with an error.
+/// Streams the items of all pages; a page that fails, a cursor that comes again, or too many
+/// pages without an item, end the list with an error.
 pub(crate) fn pages<T: DeserializeOwned + Send + 'static>(
     control: &SharedControl,
     call: Call,
@@ -41,6 +48,7 @@ pub(crate) fn pages<T: DeserializeOwned + Send + 'static>(
         read: VecDeque::new(),
         next: Next::First,
         seen: HashSet::new(),
+        empty: 0,
     };
     ResultStream::unfold(pages, |mut pages| async move {
         let item = pages.item().await.transpose()?;
@@ -61,6 +69,7 @@ impl<T: DeserializeOwned> Pages<T> {
             };
             let reply = self.control.ask(Ask::new(self.call, Method::GET, (self.path)(cursor))).await?;
             self.read = reply.json()?;
+            self.empty = if self.read.is_empty() { self.empty + 1 } else { 0 };
             let cursor = match reply.answer.headers.get(NEXT_TOKEN_HEADER).map(|cursor| cursor.to_str()) {
                 Some(Ok("")) | None => continue,
                 Some(Ok(cursor)) => cursor.to_owned(),
@@ -79,6 +88,11 @@ impl<T: DeserializeOwned> Pages<T> {
                         "a page names a cursor that came before; the list has no end",
                     )
                     .with_reason("repeated_cursor"));
+            }
+            if self.empty >= MOST_EMPTY {
+                let what =
+                    format!("{MOST_EMPTY} pages came without an item, and the last one names another page");
+                return Err(self.call.error(ErrorKind::Unexpected, what).with_reason("endless_list"));
             }
             self.next = Next::Page(cursor);
         }

@@ -439,6 +439,32 @@ async fn a_list_that_breaks_or_goes_round_is_an_error_and_never_a_part() {
 }
 
 #[tokio::test]
+async fn a_list_that_only_ever_names_another_page_ends_with_an_error() {
+    let (proxy, provider) = alone().await;
+    for page in 0..100 {
+        let empty =
+            Answer::new(200).with_json(&json!([])).with_header("x-next-token", &format!("page {page}"));
+        proxy.add(answer(empty).with_route(Route::List).times(1));
+    }
+    let error: Error = provider.list_all(ListFilter::default()).await.unwrap_err();
+    assert_eq!((error.kind(), error.reason()), (ErrorKind::Unexpected, Some("endless_list")));
+    assert_eq!(proxy.asked(Route::List), 64);
+
+    // A server that finds little in what it reads is no such server.
+    let (proxy, provider) = alone().await;
+    for page in 0..150 {
+        let found =
+            if page % 60 == 59 { json!([detail(&format!("i{page:020}"), "running")]) } else { json!([]) };
+        let mut some = Answer::new(200).with_json(&found);
+        if page < 149 {
+            some = some.with_header("x-next-token", &format!("page {page}"));
+        }
+        proxy.add(answer(some).with_route(Route::List).times(1));
+    }
+    assert_eq!(provider.list_all(ListFilter::default()).await.unwrap().len(), 2);
+}
+
+#[tokio::test]
 async fn ids_that_no_sandbox_can_have_are_refused_and_nothing_is_sent() {
     let (proxy, provider) = alone().await;
     for bad in ["", ".", "../x", "a/b", "a?b", "a\nb", "%2e", "é"] {

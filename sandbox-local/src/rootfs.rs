@@ -390,7 +390,13 @@ fn show(bind: &Bind, tree: Option<OwnedFd>) -> Result<(), Failure> {
     let doing = || format!("show {} at {}", bind.source.display(), bind.target.display());
     let inside = Path::new("root").join(bind.target.strip_prefix("/").unwrap_or(&bind.target));
     // The target is made in a view that earlier runs of the sandbox wrote to: a link in it may lead anywhere.
-    let resolved = make_inside(&inside).doing(doing())?;
+    let resolved = make_inside(&inside).map_err(|error| match error.kind() {
+        io::ErrorKind::NotADirectory => Failure::new(
+            FailureKind::InvalidArgument,
+            format!("nothing can be mounted at {}: {error}", bind.target.display()),
+        ),
+        _ => Failure::os(doing(), error),
+    })?;
     match tree {
         Some(tree) => attach(&tree, &resolved.to_string_lossy()).doing(doing())?,
         // Where ids are the caller's own, they are the same in all its sandboxes.
@@ -410,7 +416,11 @@ pub(crate) fn make_inside(path: &Path) -> io::Result<std::path::PathBuf> {
         at.push(part);
         match fs::symlink_metadata(&at) {
             Ok(meta) if meta.is_dir() => {}
-            Ok(_) => return Err(io::Error::other(format!("{} is no directory", at.display()))),
+            Ok(_) => {
+                let shown = Path::new("/").join(at.strip_prefix("root").unwrap_or(&at));
+                let why = format!("{} is there, and is no directory", shown.display());
+                return Err(io::Error::new(io::ErrorKind::NotADirectory, why));
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => make_dirs(&at, 0o755)?,
             Err(error) => return Err(error),
         }

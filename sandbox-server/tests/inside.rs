@@ -317,6 +317,39 @@ fn pages_may_use_a_daemon_with_its_token() {
 }
 
 #[test]
+fn a_name_that_no_file_can_have_is_refused_and_named() {
+    let server = Served::start(&[]);
+    let sandbox = Box::create(server.address(), json!({}));
+    let long = "n".repeat(256);
+    sandbox.write("file", "kept");
+    for method in ["GET", "POST"] {
+        let request = sandbox.daemon(method, &format!("/files?path={long}"));
+        let answer = request.header("Content-Type", "application/octet-stream").body("x").send(sandbox.at);
+        let why = answer.json()["message"].as_str().unwrap().to_owned();
+        assert!(answer.status == 400 && why.contains(&long), "{method} {answer:?}");
+    }
+    for (name, asked) in [
+        ("Stat", json!({ "path": long })),
+        ("MakeDir", json!({ "path": long })),
+        ("ListDir", json!({ "path": long })),
+        ("Remove", json!({ "path": long })),
+        ("Move", json!({ "source": "file", "destination": long })),
+        ("Move", json!({ "source": long, "destination": "other" })),
+        ("CreateWatcher", json!({ "path": long })),
+    ] {
+        let request = sandbox.daemon("POST", &format!("/filesystem.Filesystem/{name}"));
+        let answer = request.header("Content-Type", "application/json").json(&asked).send(sandbox.at);
+        let body = answer.json();
+        let why = body["message"].as_str().unwrap();
+        assert!(answer.status == 400 && why.contains(&long), "{name} {answer:?}");
+        assert_eq!(body["code"], "invalid_argument", "{name}");
+    }
+    assert_eq!(sandbox.read("file").text(), "kept");
+    // One byte less is a name.
+    sandbox.write(&long[1..], "x");
+}
+
+#[test]
 fn an_upload_to_a_device_goes_through_and_leaves_the_device_as_it_was() {
     let server = Served::start(&[]);
     let sandbox = Box::create(server.address(), json!({}));

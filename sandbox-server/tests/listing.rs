@@ -8,7 +8,7 @@ mod support;
 
 use std::net::SocketAddr;
 
-use http::{Answer, Box, Request};
+use http::{Answer, Box, Request, until};
 use serde_json::json;
 use support::Served;
 
@@ -144,4 +144,25 @@ fn a_page_of_snapshots_goes_on_when_all_of_the_last_one_were_deleted() {
         }
     }
     assert_eq!(seen, taken);
+}
+
+#[test]
+fn a_tree_that_is_too_deep_to_be_stored_is_refused_with_the_bound() {
+    let server = Served::start(&[]);
+    let sandbox = Box::create(server.address(), json!({}));
+    let dig = "for i in $(seq 300); do mkdir d && cd d; done; touch bottom; echo dug > /home/user/dug";
+    let _digging = sandbox.start(dig);
+    until("it is deep", || sandbox.read("dug").status == 200);
+    for (path, body) in [("/snapshots", json!({})), ("/fork", json!({ "timeout": 60 }))] {
+        let refused = sandbox.control("POST", path).json(&body).send(sandbox.at);
+        let text = refused.text();
+        assert!(text.contains("deeper than 256 directories") && text.contains("d/d/d"), "{refused:?}");
+        if path == "/snapshots" {
+            assert_eq!((refused.status, &refused.json()["code"]), (400, &json!(400)));
+        }
+    }
+    // Nobody needs to store it: it runs on, and is stored when it is less deep.
+    let _filling = sandbox.start("mv d/d/d/d/d/d/d/d rest; rm -r rest; echo > filled");
+    until("it is not deep", || sandbox.read("filled").status == 200);
+    assert_eq!(sandbox.control("POST", "/snapshots").json(&json!({})).send(sandbox.at).status, 201);
 }

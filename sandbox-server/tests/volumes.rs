@@ -2,14 +2,18 @@
 
 #![allow(clippy::unwrap_used, reason = "a broken rule panics")]
 
+#[path = "support/building.rs"]
+mod building;
 #[path = "support/http.rs"]
 mod http;
 mod support;
 
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 
+use building::{built, run};
 use http::{Answer, Box as Sandbox, Request};
 use serde_json::json;
 use support::Served;
@@ -99,6 +103,39 @@ fn what_is_more_than_permission_bits_is_no_mode() {
     }
     assert_eq!(mode(), 0o600);
     assert_eq!(volume.ask("PATCH", "path", "path=/file", r#"{"mode":420}"#).json()["mode"], 0o644);
+}
+
+#[test]
+fn what_is_no_file_has_no_content_and_is_no_failure_of_the_server() {
+    let volume = Volume::make();
+    let _socket = UnixListener::bind(volume.files().join("socket")).unwrap();
+    fs::create_dir(volume.files().join("directory")).unwrap();
+    for name in ["socket", "directory"] {
+        let path = format!("path=/{name}");
+        let read = volume.ask("GET", "file", &path, "");
+        assert_eq!((read.status, &read.json()["code"]), (400, &json!("invalid_argument")), "{read:?}");
+    }
+    assert_eq!(volume.ask("GET", "path", "path=/socket", "").json()["type"], "unknown");
+    let changed = volume.ask("PATCH", "path", "path=/socket", r#"{"mode":384}"#);
+    assert_eq!((changed.status, &changed.json()["code"]), (400, &json!("invalid_argument")), "{changed:?}");
+    assert_eq!(volume.ask("DELETE", "path", "path=/socket", "").status, 204);
+}
+
+#[test]
+fn a_volume_on_a_file_is_refused_and_leaves_nothing() {
+    let volume = Volume::make();
+    let at = volume.server.address();
+    let body = json!({ "fromTemplate": "base", "steps": [run("touch file && ln -s /tmp link")] });
+    assert_eq!(built(at, "with-file", &body).1["status"], "ready");
+    for name in ["file", "file/inner", "link"] {
+        let path = format!("/home/user/{name}");
+        let mounts = json!([{ "name": "data", "path": path }]);
+        let asked = json!({ "templateID": "with-file", "volumeMounts": mounts });
+        let made = Request::new("POST", "/v2/sandboxes").key().json(&asked).send(at);
+        let why = made.json()["message"].as_str().unwrap().to_owned();
+        assert!(made.status == 400 && why.contains(&path) && why.contains("is no directory"), "{made:?}");
+    }
+    assert_eq!(Request::new("GET", "/v2/sandboxes").key().send(at).json(), json!([]));
 }
 
 #[test]

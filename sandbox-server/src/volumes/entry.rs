@@ -32,9 +32,11 @@ pub(super) enum Fault {
 
 impl From<io::Error> for Fault {
     fn from(error: io::Error) -> Self {
-        // What stands in the way in the volume is the caller's to clear.
-        if matches!(Errno::from_io_error(&error), Some(Errno::LOOP | Errno::NAMETOOLONG | Errno::XDEV)) {
-            return Self::Invalid(error.to_string());
+        match Errno::from_io_error(&error) {
+            // What stands in the way in the volume is the caller's to clear.
+            Some(Errno::LOOP | Errno::NAMETOOLONG | Errno::XDEV) => return Self::Invalid(error.to_string()),
+            Some(Errno::NXIO) => return Self::Invalid("a socket cannot be opened".to_owned()),
+            _ => {}
         }
         match error.kind() {
             io::ErrorKind::NotFound => Self::NotFound,

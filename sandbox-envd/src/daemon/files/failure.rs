@@ -27,7 +27,7 @@ impl Failure {
         Self::new(StatusCode::BAD_REQUEST, message)
     }
 
-    /// A failed file operation: 507 when there is no room, else 500.
+    /// A failed file operation: 507 when there is no room, 400 for what no file can be named, else 500.
     pub(super) fn io(what: &str, path: &Path, error: &io::Error) -> Self {
         let path = path.display();
         match Errno::from_io_error(error) {
@@ -35,6 +35,7 @@ impl Failure {
                 StatusCode::INSUFFICIENT_STORAGE,
                 format!("not enough disk space available: cannot {what} {path}: {error}"),
             ),
+            Some(Errno::NAMETOOLONG) => Self::bad(format!("cannot {what} {path}: {error}")),
             _ => Self::new(StatusCode::INTERNAL_SERVER_ERROR, format!("cannot {what} {path}: {error}")),
         }
     }

@@ -14,6 +14,7 @@ pub(crate) use self::entry::describe;
 pub(crate) use self::metadata::{
     Metadata, from_headers as metadata_from_headers, replace as replace_metadata,
 };
+pub(crate) use self::ops::missing_or_internal;
 pub(crate) use self::path::{PathError, base_name, clean};
 pub use self::remove::remove_tree;
 pub(crate) use self::service::register;

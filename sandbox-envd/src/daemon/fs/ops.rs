@@ -160,6 +160,11 @@ pub(crate) fn missing_or_internal(what: &str, path: &Path, error: &io::Error) ->
     }
 }
 
+/// `invalid_argument` for what no entry can be named, else `internal`.
 fn internal(what: &str, path: &Path, error: &io::Error) -> ConnectError {
-    ConnectError::internal(format!("cannot {what} {}: {error}", path.display()))
+    let message = format!("cannot {what} {}: {error}", path.display());
+    match Errno::from_io_error(error) {
+        Some(Errno::NAMETOOLONG) => ConnectError::invalid_argument(message),
+        _ => ConnectError::internal(message),
+    }
 }

@@ -27,6 +27,7 @@ use tokio::task::AbortHandle;
 
 use self::queue::Queue;
 use self::tree::Tree;
+use crate::daemon::fs::missing_or_internal;
 use crate::messages::filesystem::{EntryInfo, FilesystemEvent};
 
 /// What to watch, and what to tell of it.
@@ -213,10 +214,8 @@ async fn serve(inotify: AsyncFd<Arc<OwnedFd>>, shared: Weak<Shared>, wake: Arc<N
 
 fn check(options: &WatchOptions) -> Result<(), ConnectError> {
     let root = options.root.display();
-    let stat = fs::metadata(&options.root).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => ConnectError::not_found(format!("path not found: {root}")),
-        _ => ConnectError::internal(format!("cannot watch {root}: {error}")),
-    })?;
+    let stat =
+        fs::metadata(&options.root).map_err(|error| missing_or_internal("watch", &options.root, &error))?;
     if !stat.is_dir() {
         return Err(ConnectError::invalid_argument(format!("path is not a directory: {root}")));
     }
