@@ -57,6 +57,20 @@ pub(crate) async fn own_record(home: &Home, key: &Key, fate: &Fate) -> Result<Op
     }
 }
 
+/// As [`own_record`], for a call that needs the sandbox: one that enters another phase would have the destroy forgotten.
+///
+/// # Errors
+/// [`ErrorKind::Gone`] with reason `destroyed`, too, when its destroy was written down and its end has not been: whoever
+/// comes for the key finishes it.
+pub(crate) async fn living_record(home: &Home, key: &Key, fate: &Fate) -> Result<Option<Record>> {
+    match own_record(home, key, fate).await? {
+        Some(record) if record.phase == Phase::Destroying => {
+            Err(End::Destroyed.error().at(home.provider.name(), "call").with_context("id", &fate.id))
+        }
+        record => Ok(record),
+    }
+}
+
 pub(crate) async fn enter(
     home: &Home,
     record: Option<Record>,

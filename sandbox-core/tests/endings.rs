@@ -3,12 +3,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use sandhold_core::testing::{FakeProvider, Fault, Gate, Verb};
 use sandhold_core::{
     AcquireOptions, DestroyOutcome, ErrorKind, Hooks, How, Key, MemoryRegistry, OnGone, Owner, PersistHook,
-    REASON_REPLACED, Registry as _, ReplaceWhenGone, RestoreReason, RestoreReport, Result, Sandbox,
+    Phase, REASON_REPLACED, Registry as _, ReplaceWhenGone, RestoreReason, RestoreReport, Result, Sandbox,
     SandboxHandleExt as _, Sandboxes,
 };
 
@@ -163,4 +164,36 @@ async fn a_value_that_is_detached_during_its_start_sends_nothing() {
     gate.open();
     assert_eq!(call.await.unwrap().unwrap_err().reason(), Some("detached"));
     assert_eq!(provider.counts().of(Verb::Create), 1);
+}
+
+#[tokio::test]
+async fn a_destroy_that_was_written_down_is_not_undone_by_a_call_of_another_host() {
+    for verb in ["pause", "stop", "resume", "call", "set_lease"] {
+        let (provider, registry, ending) = nothing_yet();
+        let sandbox = host(&provider, &registry, &ending).acquire("k", options()).await.unwrap().sandbox;
+        if matches!(verb, "resume" | "call") {
+            sandbox.pause().await.unwrap();
+        }
+        // Another host dies after it has written the destroy down.
+        let elsewhere = Sandboxes::new(Arc::new(provider.clone())).with_registry(Arc::new(registry.clone()));
+        provider.script(Verb::Destroy, Fault::refused());
+        elsewhere.destroy("k").await.unwrap_err();
+        let written = registry.load(&Owner::default(), &Key::new("k").unwrap()).await.unwrap().unwrap();
+        assert_eq!(written.phase, Phase::Destroying);
+        let refused = match verb {
+            "pause" => sandbox.pause().await.map(drop),
+            "stop" => sandbox.stop().await.map(drop),
+            "resume" => sandbox.resume().await,
+            "call" => sandbox.exists("/f").await.map(drop),
+            _ => sandbox.set_lease(Duration::from_secs(60)).await,
+        };
+        let error = refused.unwrap_err();
+        assert_eq!((error.kind(), error.reason()), (ErrorKind::Gone, Some("destroyed")), "{verb}");
+        let still = registry.load(&Owner::default(), &Key::new("k").unwrap()).await.unwrap();
+        assert_eq!(still, Some(written), "{verb}");
+        // Whoever comes for the key finishes it.
+        let next = elsewhere.acquire("k", options()).await.unwrap().sandbox;
+        assert_ne!(next.provider_id(), sandbox.provider_id(), "{verb}");
+        assert_eq!(provider.alive().len(), 1, "{verb}");
+    }
 }

@@ -79,7 +79,7 @@ impl Sandbox {
         connects: bool,
     ) -> Result<()> {
         let (home, key) = (&fate.home, &self.shared.key);
-        let mut record = lifecycle::own_record(home, key, fate).await?;
+        let mut record = lifecycle::living_record(home, key, fate).await?;
         if connects {
             let was_open = record.as_ref().is_some_and(|record| lifecycle::owes_a_hook(record.phase));
             let usual = lifecycle::usual_memory(home);

@@ -54,7 +54,7 @@ impl Sandbox {
         });
         let (_turn, held) = entered.await?;
         let mut resumes = fate.close().await;
-        let record = lifecycle::own_record(home, key, fate).await?;
+        let record = lifecycle::living_record(home, key, fate).await?;
         if let Some(persist) = &home.persist {
             let within = self.within_transition(held.tenure());
             let hook = bounded("before_pause", home.hook_deadline, persist.before_pause(&within));
@@ -245,7 +245,7 @@ impl Sandbox {
             return Err(self.without_sandbox("set_lease"));
         };
         let set = async {
-            lifecycle::own_record(&fate.home, &self.shared.key, &fate).await?;
+            lifecycle::living_record(&fate.home, &self.shared.key, &fate).await?;
             fate.home.provider.set_lease(&fate.id, lease).await
         };
         self.seen(&fate, set.await).await
