@@ -16,7 +16,7 @@ use sandhold_persist::{
     BundleOptions, CaptureOptions, FAILPOINTS, GcOptions, ImportOptions, KeptBecause, Mirror, MirrorConfig,
     MirrorTarget, OnDirty, RepoKey, RestoreOptions, Retention, Vault, VaultConfig, VerifyOptions,
 };
-use support::{fsck, git, open, tree, write};
+use support::{fsck, git, tree, write};
 
 /// How many snapshots are kept.
 const KEPT: usize = 4;
@@ -58,6 +58,46 @@ fn only_files(dir: &Path) -> BTreeMap<String, String> {
     found
         .map(|(path, (_, text))| (String::from_utf8(path).unwrap(), String::from_utf8(text).unwrap()))
         .collect()
+}
+
+/// The vault of a place, which is in the repository of its workspace where there is one.
+async fn open(dir: &Path) -> Vault {
+    match is_in_repo(dir) {
+        true => {
+            let key = RepoKey::new("test").unwrap();
+            Vault::open(VaultConfig::in_repo(dir.join("work"), key)).await.unwrap()
+        }
+        false => support::open(dir).await,
+    }
+}
+
+fn is_in_repo(dir: &Path) -> bool {
+    dir.join("work/.git").exists()
+}
+
+/// A place for a victim, with a repository for its snapshots where they are to be in one.
+fn place(in_repo: bool) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let work = dir.path().join("work");
+    fs::create_dir(&work).unwrap();
+    if in_repo {
+        git(&work, &["init", "-q", "-b", "main"]);
+        make(&work, 0);
+        git(&work, &["add", "-A"]);
+        git(&work, &["commit", "-q", "-m", "one"]);
+        write(&work, "constant", "staged\n");
+        git(&work, &["add", "-A"]);
+    }
+    dir
+}
+
+/// What of a repository is its user's: where it is, and what is staged.
+fn theirs(work: &Path) -> [String; 3] {
+    [
+        git(work, &["for-each-ref", "refs/heads", "refs/tags"]),
+        git(work, &["symbolic-ref", "HEAD"]),
+        git(work, &["ls-files", "--stage"]),
+    ]
 }
 
 /// The vault that bundles go to.
@@ -115,8 +155,11 @@ async fn victim() {
         }
         if step % 3 == 1 {
             vault.prune(Retention::new().with_max_count(KEPT)).await.unwrap();
-            let all = GcOptions::new().with_min_age(Duration::ZERO).with_max_packs(4);
-            vault.gc(all).await.unwrap();
+            // In a repository git does that.
+            if !is_in_repo(dir) {
+                let all = GcOptions::new().with_min_age(Duration::ZERO).with_max_packs(4);
+                vault.gc(all).await.unwrap();
+            }
         }
         if step % 3 == 2
             && let Some(id) = ids.last()
@@ -198,7 +241,7 @@ async fn check(dir: &Path, when: &str) {
     check_acks(dir, "copied", &open_copy(dir).await, when).await;
     let mirror = mirror(dir);
     let elsewhere = tempfile::tempdir_in(dir).unwrap();
-    let fresh = open(elsewhere.path()).await;
+    let fresh = support::open(elsewhere.path()).await;
     let mirrored = fs::read_to_string(dir.join("mirrored")).unwrap_or_default();
     for ack in mirrored.lines().rev().take(2) {
         mirror.fetch(&fresh, ack.split_once(' ').unwrap().0).await.unwrap();
@@ -215,10 +258,15 @@ async fn check(dir: &Path, when: &str) {
 
 /// Every snapshot that was acknowledged is there, byte for byte.
 async fn check_acks(dir: &Path, name: &str, vault: &Vault, when: &str) {
-    assert_eq!(fs::read_dir(vault.git_dir().with_file_name("staging")).unwrap().count(), 0, "{when}");
+    let ours = match vault.git_dir().ends_with(".git") {
+        true => vault.git_dir().join("sandhold"),
+        false => vault.git_dir().parent().unwrap().to_owned(),
+    };
+    assert_eq!(fs::read_dir(ours.join("staging")).unwrap().count(), 0, "{when}");
     let acks = fs::read_to_string(dir.join(name)).unwrap_or_default();
     let mut present = vault.snapshots().await.unwrap();
-    present.retain(|snapshot| vault.git_dir().join(snapshot.id.ref_name()).exists());
+    let refs = git(&vault.git_dir(), &["for-each-ref", "--format=%(refname)", "refs/sandbox/snapshots"]);
+    present.retain(|snapshot| refs.lines().any(|name| name == snapshot.id.ref_name()));
     for ack in acks.lines() {
         let (id, step) = ack.split_once(' ').unwrap();
         // What was pruned had so many after it, and they stay until others take their place.
@@ -234,27 +282,47 @@ async fn check_acks(dir: &Path, name: &str, vault: &Vault, when: &str) {
     fsck(&vault.git_dir());
 }
 
+/// Kills a victim at this point, twice, and lets one go on then.
+async fn kill_at(failpoint: &str, in_repo: bool) {
+    let dir = place(in_repo);
+    let work = dir.path().join("work");
+    let before = in_repo.then(|| theirs(&work));
+    for nth in [1, 4] {
+        let when = format!("{failpoint}:{nth}");
+        let died = spawn(dir.path(), &when).wait().unwrap();
+        // All come by once at least.
+        assert!(died.signal() == Some(9) || (nth > 1 && died.success()), "{when}: {died:?}");
+        check(dir.path(), &when).await;
+        if let Some(before) = &before {
+            assert_eq!(theirs(&work), *before, "{when}");
+            // What nothing refers to goes at once, and the refs are packed.
+            git(&work, &["gc", "-q", "--prune=now"]);
+            check(dir.path(), &format!("{when}, and git gc")).await;
+        }
+    }
+    let unharmed = spawn(dir.path(), "").wait().unwrap();
+    assert!(unharmed.success(), "{failpoint}: the next process cannot go on");
+    check(dir.path(), failpoint).await;
+}
+
 #[tokio::test]
 async fn a_kill_at_any_failpoint_loses_nothing_that_was_acknowledged() {
     for failpoint in FAILPOINTS {
-        let dir = tempfile::tempdir().unwrap();
-        fs::create_dir(dir.path().join("work")).unwrap();
-        for nth in [1, 4] {
-            let died = spawn(dir.path(), &format!("{failpoint}:{nth}")).wait().unwrap();
-            // All come by once at least.
-            assert!(died.signal() == Some(9) || (nth > 1 && died.success()), "{failpoint}:{nth}: {died:?}");
-            check(dir.path(), &format!("{failpoint}:{nth}")).await;
-        }
-        let unharmed = spawn(dir.path(), "").wait().unwrap();
-        assert!(unharmed.success(), "{failpoint}: the next process cannot go on");
-        check(dir.path(), failpoint).await;
+        kill_at(failpoint, false).await;
+    }
+}
+
+#[tokio::test]
+async fn a_kill_at_any_failpoint_in_a_repository_loses_nothing_and_touches_nothing_of_its_user() {
+    // Collecting is git's there.
+    for failpoint in FAILPOINTS.iter().filter(|point| !point.starts_with("gc.")) {
+        kill_at(failpoint, true).await;
     }
 }
 
 #[tokio::test]
 async fn what_a_restore_is_written_over_is_kept_until_it_has_ended() {
-    let dir = tempfile::tempdir().unwrap();
-    fs::create_dir(dir.path().join("work")).unwrap();
+    let dir = place(false);
     let died = spawn_as("restorer", dir.path(), "restore.replaced:3").wait().unwrap();
     assert_eq!(died.signal(), Some(9), "{died:?}");
     let vault = open(dir.path()).await;
@@ -275,8 +343,7 @@ async fn what_a_restore_is_written_over_is_kept_until_it_has_ended() {
 #[tokio::test]
 async fn a_kill_at_any_time_loses_nothing_that_was_acknowledged() {
     let times = if std::env::var_os("SANDHOLD_LONG_TESTS").is_some() { 200 } else { 20 };
-    let dir = tempfile::tempdir().unwrap();
-    fs::create_dir(dir.path().join("work")).unwrap();
+    let dir = place(false);
     let mut random = fastrand::Rng::new();
     println!("seed {}", random.get_seed());
     for time in 0..times {
