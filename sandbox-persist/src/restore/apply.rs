@@ -50,6 +50,8 @@ pub(crate) struct Apply<'a> {
     pub(crate) objects: &'a Objects,
     /// Whether there is nothing yet, so that nothing has to be replaced.
     pub(crate) is_new: bool,
+    /// Whether a file is on the disk before it takes the place of another.
+    pub(crate) is_synced: bool,
     pub(crate) threads: usize,
     pub(crate) progress: Option<&'a ProgressFn>,
     pub(crate) cancel: &'a Cancel,
@@ -186,7 +188,7 @@ impl Apply<'_> {
     ) -> Result<(), Failure> {
         let own = OsStr::from_bytes(name);
         if self.is_new {
-            match make(dir, own, item, content) {
+            match make(dir, own, item, content, false) {
                 // A restore before this one came as far as here.
                 Err(Failure::Os(Errno::EXIST)) => {}
                 answer => return answer,
@@ -195,7 +197,7 @@ impl Apply<'_> {
         let mut random = [0; 8];
         getrandom::fill(&mut random).map_err(|_| Errno::IO)?;
         let staged = format!("{STAGED}{:016x}", u64::from_le_bytes(random));
-        let put = make(dir, OsStr::new(&staged), item, content).and_then(|()| {
+        let put = make(dir, OsStr::new(&staged), item, content, self.is_synced).and_then(|()| {
             failpoint::pass("restore.staged");
             match rustix::fs::renameat(dir, &*staged, dir, own) {
                 // An empty directory is in its place: what was in it has been removed.
@@ -215,7 +217,13 @@ impl Apply<'_> {
 }
 
 /// Makes a file that is not there. Neither setuid nor any other bit beyond git's own is ever set.
-fn make(dir: BorrowedFd<'_>, name: &OsStr, item: &Item, content: &Content<'_>) -> Result<(), Failure> {
+fn make(
+    dir: BorrowedFd<'_>,
+    name: &OsStr,
+    item: &Item,
+    content: &Content<'_>,
+    is_synced: bool,
+) -> Result<(), Failure> {
     if item.mode == SYMLINK {
         let Content::Whole(target) = content else { return Err(Errno::NAMETOOLONG.into()) };
         return Ok(rustix::fs::symlinkat(OsStr::from_bytes(target), dir, name)?);
@@ -223,6 +231,14 @@ fn make(dir: BorrowedFd<'_>, name: &OsStr, item: &Item, content: &Content<'_>) -
     let mode = Mode::from_raw_mode(if item.mode == EXECUTABLE { 0o755 } else { 0o644 });
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut file = File::from(rustix::fs::openat(dir, name, flags, mode)?);
+    fill(&mut file, content)?;
+    if is_synced {
+        rustix::fs::fsync(&file)?;
+    }
+    Ok(())
+}
+
+fn fill(file: &mut File, content: &Content<'_>) -> Result<(), Failure> {
     let mut write = |part: &[u8]| {
         file.write_all(part).map_err(|failure| Errno::from_io_error(&failure).unwrap_or(Errno::IO))
     };

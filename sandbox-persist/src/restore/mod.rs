@@ -131,6 +131,7 @@ impl Inner {
             root,
             objects: &self.objects,
             is_new,
+            is_synced: options.sync,
             threads: threads(options.threads),
             progress: options.progress.as_ref(),
             cancel,

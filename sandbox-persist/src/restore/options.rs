@@ -22,7 +22,9 @@ pub enum OnDirty {
 pub struct RestoreOptions {
     /// What happens where the target holds work that no snapshot has. Default: refuse.
     pub on_dirty: OnDirty,
-    /// Whether to wait until all is on the disk. Default no: the vault has it all the same.
+    /// Whether to wait until all is on the disk, and each file before it takes the place of another: a power cut then
+    /// leaves what running the restore again completes. Without it a power cut may tear files, which the next restore
+    /// refuses as `dirty` or captures first. Default no: the vault has it all the same.
     pub sync: bool,
     /// How long it may take. Default no limit.
     pub budget: Option<Duration>,
