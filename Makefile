@@ -5,9 +5,10 @@ JOBS ?= 2
 
 # The crates that are no members of the workspace, and where they are built.
 PYTHON_CRATE = --manifest-path bindings-python/Cargo.toml --locked
-PYTHON_TARGET = --target-dir "$(TARGET_DIR)/python"
+NODE_CRATE = --manifest-path bindings-node/Cargo.toml --locked
+BINDINGS_TARGET = --target-dir "$(TARGET_DIR)/bindings"
 
-.PHONY: helper quickstart python test test-python fuzz fmt lint docs deny proto ci
+.PHONY: helper quickstart python node test test-python test-node fuzz fmt lint docs deny proto ci
 
 # The one program that local sandboxes consist of, static, so that it runs in any root.
 helper:
@@ -23,12 +24,25 @@ quickstart: helper
 python: helper
 	mkdir -p bindings-python/python/sandhold/_bin
 	cp -f --remove-destination "$(TARGET_DIR)/release/sandhold-helper" bindings-python/python/sandhold/_bin/
-	CARGO_TARGET_DIR="$(abspath $(TARGET_DIR))/python" maturin build --release --locked -j $(JOBS) -m bindings-python/Cargo.toml --out "$(TARGET_DIR)/wheels"
+	CARGO_TARGET_DIR="$(abspath $(TARGET_DIR))/bindings" maturin build --release --locked -j $(JOBS) -m bindings-python/Cargo.toml --out "$(TARGET_DIR)/wheels"
+
+# The package for Node.js with the helper inside, at target/npm; needs Node.js 20 or newer with npm.
+node: helper
+	$(CARGO) build --release -j $(JOBS) $(NODE_CRATE) $(BINDINGS_TARGET)
+	cd bindings-node && npm ci --no-audit --no-fund
+	NATIVE="$(abspath $(TARGET_DIR))/bindings/release/libsandhold_node.so" HELPER="$(abspath $(TARGET_DIR))/release/sandhold-helper" sh bindings-node/package.sh
+	mkdir -p "$(TARGET_DIR)/npm"
+	cd bindings-node && npm pack --pack-destination "$(abspath $(TARGET_DIR))/npm"
 
 # The tests of the package for Python alone; part of `make test`.
 test-python:
 	$(CARGO) build -j $(JOBS) -p sandhold-local --bin sandhold-helper
 	JOBS=$(JOBS) sh bindings-python/test.sh
+
+# The tests of the package for Node.js alone; part of `make test`.
+test-node:
+	$(CARGO) build -j $(JOBS) -p sandhold-local --bin sandhold-helper
+	CARGO="$(CARGO)" JOBS=$(JOBS) sh bindings-node/test.sh
 
 # Every test, by any user; what a test lacks on this machine is printed as `skipped: needs ...`.
 test:
@@ -44,6 +58,7 @@ fuzz:
 fmt:
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt --manifest-path bindings-python/Cargo.toml --check
+	$(CARGO) fmt --manifest-path bindings-node/Cargo.toml --check
 
 # Each feature alone and all together.
 lint:
@@ -60,15 +75,18 @@ lint:
 	for features in s3 gcs azure; do \
 		$(CARGO) clippy -j $(JOBS) -p sandhold-persist --features $$features -- -D warnings || exit 1; \
 	done
-	$(CARGO) clippy -j $(JOBS) $(PYTHON_CRATE) $(PYTHON_TARGET) -- -D warnings
+	$(CARGO) clippy -j $(JOBS) $(PYTHON_CRATE) $(BINDINGS_TARGET) -- -D warnings
+	$(CARGO) clippy -j $(JOBS) $(NODE_CRATE) $(BINDINGS_TARGET) -- -D warnings
 
 docs:
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc -j $(JOBS) --workspace --all-features --no-deps
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc -j $(JOBS) $(PYTHON_CRATE) $(PYTHON_TARGET) --no-deps
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc -j $(JOBS) $(PYTHON_CRATE) $(BINDINGS_TARGET) --no-deps
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc -j $(JOBS) $(NODE_CRATE) $(BINDINGS_TARGET) --no-deps
 
 deny:
 	$(CARGO) deny --all-features check bans licenses sources
 	$(CARGO) deny --manifest-path bindings-python/Cargo.toml --config deny.toml check bans licenses sources
+	$(CARGO) deny --manifest-path bindings-node/Cargo.toml --config deny.toml check bans licenses sources
 
 # Writes the descriptors of the protocol again from its .proto files; needs protoc.
 proto:

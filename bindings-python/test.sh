@@ -29,7 +29,7 @@ cp "$HELPER" python/sandhold/_bin/.sandhold-helper
 mv -f python/sandhold/_bin/.sandhold-helper python/sandhold/_bin/sandhold-helper
 dist=$TARGET_DIR/tmp/wheels
 rm -rf "$dist"
-PATH=$venv/bin:$PATH CARGO_TARGET_DIR=$TARGET_DIR/python \
+PATH=$venv/bin:$PATH CARGO_TARGET_DIR=$TARGET_DIR/bindings \
     maturin build --quiet --locked -j "$JOBS" --interpreter "$venv/bin/python" --out "$dist"
 "$venv/bin/pip" install --quiet --no-deps --no-index --force-reinstall "$dist"/*.whl
 

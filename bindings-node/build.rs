@@ -1,0 +1,5 @@
+//! Tells the linker that Node.js itself has the functions of Node-API.
+
+fn main() {
+    napi_build::setup();
+}

@@ -1,0 +1,168 @@
+//! The sandboxes of one owner at one provider, acquired by key.
+
+use std::sync::Arc;
+
+use napi::Env;
+use napi::bindgen_prelude::{Either, Object, PromiseRaw};
+use napi_derive::napi;
+use sandhold_core as core;
+use sandhold_core::{Owner, Result};
+use sandhold_registry::RegistryUrl;
+use tokio::sync::OnceCell;
+
+use crate::convert::{Options, checked};
+use crate::hooks::NodeHooks;
+use crate::persist::NativeVaultHook;
+use crate::provider::{NativeE2bProvider, NativeLocalProvider, provider};
+use crate::runtime::{NativeCall, call};
+use crate::sandbox::{NativeSandbox, Taken};
+use crate::stream::NativeEvents;
+use crate::{options, values};
+
+/// A host whose registry and vault are opened by the first call that needs it.
+struct Host {
+    unopened: core::Sandboxes,
+    registry: Option<RegistryUrl>,
+    persist: Option<NativeVaultHook>,
+    open: OnceCell<core::Sandboxes>,
+}
+
+impl Host {
+    async fn open(&self) -> Result<&core::Sandboxes> {
+        let open = || async {
+            let mut sandboxes = self.unopened.clone();
+            if let Some(url) = &self.registry {
+                sandboxes = sandboxes.with_registry(url.open().await?);
+            }
+            if let Some(hook) = &self.persist {
+                sandboxes = sandboxes.with_persist(hook.open().await?);
+            }
+            Ok(sandboxes)
+        };
+        self.open.get_or_try_init(open).await
+    }
+}
+
+/// The sandboxes of one owner at one provider.
+#[napi]
+pub struct NativeSandboxes(Arc<Host>);
+
+#[napi]
+impl NativeSandboxes {
+    #[napi(constructor)]
+    pub fn new(
+        env: &Env,
+        at: Either<&NativeLocalProvider, &NativeE2bProvider>,
+        persist: Option<&NativeVaultHook>,
+        options: Option<Object<'_>>,
+    ) -> napi::Result<Self> {
+        let mut unopened = core::Sandboxes::new(provider(at));
+        let mut given = Options::new(env, "Sandboxes", options);
+        if let Some(owner) = given.take::<String>("owner")? {
+            unopened = unopened.with_owner(checked(env, "owner", Owner::new(owner))?);
+        }
+        if let Some(deadline) = given.millis("hookDeadline")? {
+            unopened = unopened.with_hook_deadline(deadline);
+        }
+        if let Some(limit) = given.millis("waitLimit")? {
+            unopened = unopened.with_wait_limit(limit);
+        }
+        if let Some(lease) = given.millis("recordLease")? {
+            unopened = unopened.with_record_lease(lease);
+        }
+        if let Some(events) = given.count("eventCapacity")? {
+            unopened = unopened.with_event_capacity(events);
+        }
+        let registry = match given.take::<String>("registry")? {
+            Some(url) => Some(checked(env, "registry", RegistryUrl::parse(&url))?),
+            None => None,
+        };
+        if let Some(hooks) = NodeHooks::take(&mut given)? {
+            unopened = unopened.with_hooks(hooks);
+        }
+        given.finish()?;
+        Ok(Self(Arc::new(Host { unopened, registry, persist: persist.cloned(), open: OnceCell::new() })))
+    }
+
+    /// Finds, connects or creates the one sandbox of a key.
+    #[napi]
+    pub fn acquire<'env>(
+        &self,
+        env: &'env Env,
+        around: Option<&NativeCall>,
+        key: String,
+        options: Option<Object<'_>>,
+    ) -> napi::Result<PromiseRaw<'env, NativeSandbox>> {
+        let host = Arc::clone(&self.0);
+        let options = options::acquire(env, "acquire", options)?;
+        call(env, around, async move {
+            let acquired = host.open().await?.acquire(key, options).await?;
+            Ok(Taken { came: Some((acquired.outcome, acquired.facts)), sandbox: acquired.sandbox })
+        })
+    }
+
+    /// Returns a value of the key's sandbox that is acquired by its first use.
+    #[napi]
+    pub fn lazy<'env>(
+        &self,
+        env: &'env Env,
+        around: Option<&NativeCall>,
+        key: String,
+        options: Option<Object<'_>>,
+    ) -> napi::Result<PromiseRaw<'env, NativeSandbox>> {
+        let host = Arc::clone(&self.0);
+        let options = options::acquire(env, "lazy", options)?;
+        call(
+            env,
+            around,
+            async move { Ok(Taken { sandbox: host.open().await?.lazy(key, options)?, came: None }) },
+        )
+    }
+
+    /// Looks for the sandbox that a key has, without waking or making one.
+    #[napi]
+    pub fn find<'env>(
+        &self,
+        env: &'env Env,
+        around: Option<&NativeCall>,
+        key: String,
+    ) -> napi::Result<PromiseRaw<'env, values::Maybe<values::SandboxInfo>>> {
+        let host = Arc::clone(&self.0);
+        call(env, around, async move { host.open().await?.find(key).await.map(values::maybe) })
+    }
+
+    /// Lets a key's sandbox rest, without connecting to it.
+    #[napi]
+    pub fn stop<'env>(
+        &self,
+        env: &'env Env,
+        around: Option<&NativeCall>,
+        key: String,
+    ) -> napi::Result<PromiseRaw<'env, &'static str>> {
+        let host = Arc::clone(&self.0);
+        call(env, around, async move { host.open().await?.stop(key).await.map(values::stopped) })
+    }
+
+    /// Destroys a key's sandbox, without waking it, and forgets its record.
+    #[napi]
+    pub fn destroy<'env>(
+        &self,
+        env: &'env Env,
+        around: Option<&NativeCall>,
+        key: String,
+    ) -> napi::Result<PromiseRaw<'env, &'static str>> {
+        let host = Arc::clone(&self.0);
+        call(env, around, async move { host.open().await?.destroy(key).await.map(values::destroyed) })
+    }
+
+    /// Listens to what happens to the sandboxes of this host from now on.
+    #[napi]
+    pub fn events<'env>(
+        &self,
+        env: &'env Env,
+        around: Option<&NativeCall>,
+    ) -> napi::Result<PromiseRaw<'env, NativeEvents>> {
+        let host = Arc::clone(&self.0);
+        call(env, around, async move { Ok(host.open().await?.events()) })
+    }
+}
