@@ -26,6 +26,7 @@ impl Model for Protocol {
                 Step::Fail(host),
                 Step::Refuse(host),
                 Step::Destroy(host),
+                Step::Pause(host),
                 Step::LetGo(host),
                 Step::Kill(host),
             ]);
@@ -46,6 +47,7 @@ impl Model for Protocol {
             Step::Refuse(host) => state.refuse(self, host),
             Step::Destroy(host) => state.begin_destroy(self, host),
             Step::DestroyByKey(host) => state.begin_ending(host),
+            Step::Pause(host) => state.pause(self, host),
             Step::LetGo(host) => {
                 matches!(state.hosts[host], Host::Done { .. }).then_some(())?;
                 let mut next = state.clone();
@@ -142,8 +144,16 @@ impl Model for Protocol {
     }
 }
 
-const FAULTS: Faults =
-    Faults { kills: 1, expiries: 1, lost_answers: 1, refusals: 0, ends: 1, destroys: 1, returns: 1 };
+const FAULTS: Faults = Faults {
+    kills: 1,
+    expiries: 1,
+    lost_answers: 1,
+    refusals: 0,
+    ends: 1,
+    destroys: 1,
+    pauses: 0,
+    returns: 1,
+};
 
 fn protocol(idempotent: bool) -> Protocol {
     Protocol { hosts: 2, idempotent, faults: FAULTS, broken: None }
@@ -206,10 +216,30 @@ fn one_key_is_one_sandbox_where_creates_are_refused() {
     }
 }
 
+/// Callers that pause what another one destroys, by hosts that die over it.
+const PAUSES: Faults = Faults { pauses: 1, lost_answers: 0, ends: 0, ..FAULTS };
+
+#[test]
+fn one_key_is_one_sandbox_where_callers_pause() {
+    for idempotent in [true, false] {
+        let checker =
+            Protocol { faults: PAUSES, ..protocol(idempotent) }.checker().threads(2).spawn_bfs().join();
+        println!("{} states, {} of them different", checker.state_count(), checker.unique_state_count());
+    }
+}
+
 #[test]
 fn three_hosts_agree_as_two_do() {
-    let faults =
-        Faults { kills: 1, expiries: 1, lost_answers: 1, refusals: 0, ends: 0, destroys: 0, returns: 0 };
+    let faults = Faults {
+        kills: 1,
+        expiries: 1,
+        lost_answers: 1,
+        refusals: 0,
+        ends: 0,
+        destroys: 0,
+        pauses: 0,
+        returns: 0,
+    };
     for idempotent in [true, false] {
         let model = Protocol { hosts: 3, faults, ..protocol(idempotent) };
         let checker = model.checker().threads(2).spawn_bfs().join();
@@ -259,6 +289,13 @@ fn an_error_that_is_read_as_gone_is_noticed() {
 fn a_refusal_that_counts_for_an_earlier_send_is_noticed() {
     let broken = Some(Broken::RefusalsForget);
     assert!(!broken_rules(Protocol { faults: REFUSALS, broken, ..protocol(true) }).is_empty());
+}
+
+#[test]
+fn a_pause_that_undoes_a_destroy_is_noticed() {
+    let broken = Some(Broken::PausesUndoDestroys);
+    let found = broken_rules(Protocol { faults: PAUSES, broken, ..protocol(true) });
+    assert!(found.contains(&"nothing that was destroyed before is handed out"), "{found:?}");
 }
 
 fn apart() -> Apart {

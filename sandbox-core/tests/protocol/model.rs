@@ -162,6 +162,8 @@ pub(crate) struct Faults {
     pub(crate) ends: u8,
     /// Destroys that a caller asks for.
     pub(crate) destroys: u8,
+    /// Pauses that a caller asks for.
+    pub(crate) pauses: u8,
     /// Returns of a caller that has let go.
     pub(crate) returns: u8,
 }
@@ -196,6 +198,8 @@ pub(crate) enum Broken {
     DestroyWithoutIntent,
     /// Any error of a look counts as gone.
     ErrorsReadAsGone,
+    /// A pause takes the record of a sandbox whose destroy was written down for one at work.
+    PausesUndoDestroys,
     /// A refused send counts for every earlier send of its attempt.
     RefusalsForget,
 }
@@ -222,6 +226,8 @@ pub(crate) enum Step {
     Destroy(usize),
     /// A caller that has no sandbox destroys whatever an open create of the key may have made.
     DestroyByKey(usize),
+    /// Its caller pauses what it has, and wakes it.
+    Pause(usize),
     /// Its caller lets go.
     LetGo(usize),
     Kill(usize),
@@ -245,6 +251,7 @@ impl fmt::Debug for Step {
             Self::Refuse(host) => write!(f, "the create of host {host} is refused"),
             Self::Destroy(host) => write!(f, "the caller of host {host} destroys"),
             Self::DestroyByKey(host) => write!(f, "host {host} destroys by key"),
+            Self::Pause(host) => write!(f, "the caller of host {host} pauses"),
             Self::LetGo(host) => write!(f, "the caller of host {host} lets go"),
             Self::Kill(host) => write!(f, "host {host} is killed"),
             Self::Expire => f.write_str("the lease expires"),
@@ -619,12 +626,23 @@ impl State {
         }
         next.store(protocol, record.version, fence, Some(intent));
         next.hosts[host] = Host::Destroying { fence, record: next.record.clone()?, sent: false };
-        // From here on nobody has it: every handle of it is told that it is gone.
-        for other in &mut next.hosts {
-            if matches!(other, Host::Done { id: had, .. } if *had == id) {
-                *other = Host::Idle;
-            }
+        Some(next)
+    }
+
+    /// The caller of a host pauses what it has, and wakes it; needs the lease.
+    pub(crate) fn pause(&self, protocol: &Protocol, host: usize) -> Option<Self> {
+        let Host::Done { id, .. } = self.hosts[host] else { return None };
+        let record = self.record.clone().filter(|record| record.id == Some(id) && !self.held)?;
+        let mut next = self.clone();
+        next.left.pauses = self.left.pauses.checked_sub(1)?;
+        if record.phase == Phase::Destroying && protocol.broken != Some(Broken::PausesUndoDestroys) {
+            // It is told that it is gone.
+            next.hosts[host] = Host::Idle;
+            return Some(next);
         }
+        next.fence += 1;
+        let (version, fence) = (record.version, next.fence);
+        next.store(protocol, version, fence, Some(Record { phase: Phase::Ready, ..record }));
         Some(next)
     }
 
