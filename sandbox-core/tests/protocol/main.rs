@@ -221,10 +221,9 @@ const PAUSES: Faults = Faults { pauses: 1, lost_answers: 0, ends: 0, ..FAULTS };
 
 #[test]
 fn one_key_is_one_sandbox_where_callers_pause() {
+    let broken: [&str; 0] = [];
     for idempotent in [true, false] {
-        let checker =
-            Protocol { faults: PAUSES, ..protocol(idempotent) }.checker().threads(2).spawn_bfs().join();
-        println!("{} states, {} of them different", checker.state_count(), checker.unique_state_count());
+        assert_eq!(broken_rules(Protocol { faults: PAUSES, ..protocol(idempotent) }), broken);
     }
 }
 
