@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failure of what a test builds fails the test")]
 
-#[cfg(feature = "s3")]
+#[cfg(any(feature = "s3", feature = "gcs", feature = "azure"))]
 #[path = "support/servers.rs"]
 mod servers;
 mod support;
@@ -22,7 +22,7 @@ struct Remote {
     config: MirrorConfig,
     objects: Option<PathBuf>,
     dir: tempfile::TempDir,
-    #[cfg(feature = "s3")]
+    #[cfg(any(feature = "s3", feature = "gcs", feature = "azure"))]
     _server: Option<servers::Server>,
 }
 
@@ -34,7 +34,7 @@ impl Remote {
             config: MirrorConfig::new(MirrorTarget::File(objects.clone())).with_prefix("team/a"),
             objects: Some(objects),
             dir,
-            #[cfg(feature = "s3")]
+            #[cfg(any(feature = "s3", feature = "gcs", feature = "azure"))]
             _server: None,
         })
     }
@@ -48,6 +48,36 @@ impl Remote {
     fn rclone() -> Result<Self, String> {
         let dir = tempfile::tempdir().unwrap();
         Ok(Self::s3(servers::Server::rclone(&dir.path().join("served"))?, dir))
+    }
+
+    /// Google's XML interface has the words of S3, which rclone answers; who may ask is not looked at.
+    #[cfg(feature = "gcs")]
+    fn gcs() -> Result<Self, String> {
+        let dir = tempfile::tempdir().unwrap();
+        let server = servers::Server::open_rclone(&dir.path().join("served"))?;
+        let mut target = sandhold_persist::GcsTarget::new(servers::BUCKET);
+        target.endpoint = Some(server.url.clone());
+        target.service_account_env = "THE_ACCOUNT".to_owned();
+        Ok(Self {
+            config: MirrorConfig::new(MirrorTarget::Gcs(target)).with_prefix("team/a"),
+            objects: None,
+            dir,
+            _server: Some(server),
+        })
+    }
+
+    #[cfg(feature = "azure")]
+    fn azurite() -> Result<Self, String> {
+        let server = servers::Server::azurite()?;
+        let mut target = sandhold_persist::AzureTarget::new(servers::ACCOUNT, servers::BUCKET);
+        target.endpoint = Some(server.url.clone());
+        target.access_key_env = "THE_ACCOUNT_KEY".to_owned();
+        Ok(Self {
+            config: MirrorConfig::new(MirrorTarget::Azure(target)).with_prefix("team/a"),
+            objects: None,
+            dir: tempfile::tempdir().unwrap(),
+            _server: Some(server),
+        })
     }
 
     #[cfg(feature = "s3")]
@@ -89,16 +119,22 @@ impl Remote {
     }
 }
 
-#[cfg(feature = "s3")]
+#[cfg(any(feature = "s3", feature = "gcs", feature = "azure"))]
 fn lookup(name: &str) -> Option<String> {
     match name {
         "THE_KEY" => Some(servers::KEY.to_owned()),
         "THE_SECRET" => Some(servers::SECRET.to_owned()),
+        "THE_ACCOUNT_KEY" => Some(servers::ACCOUNT_KEY.to_owned()),
+        // A service account whose tokens nobody asks for.
+        "THE_ACCOUNT" => Some(
+            r#"{"disable_oauth": true, "client_email": "", "private_key": "", "private_key_id": ""}"#
+                .to_owned(),
+        ),
         _ => None,
     }
 }
 
-#[cfg(not(feature = "s3"))]
+#[cfg(not(any(feature = "s3", feature = "gcs", feature = "azure")))]
 fn lookup(_: &str) -> Option<String> {
     None
 }
@@ -118,6 +154,10 @@ macro_rules! cases {
         cases! { @ moto $($case),+ }
         #[cfg(feature = "s3")]
         cases! { @ rclone $($case),+ }
+        #[cfg(feature = "gcs")]
+        cases! { @ gcs $($case),+ }
+        #[cfg(feature = "azure")]
+        cases! { @ azurite $($case),+ }
     };
     (@ $kind:ident $($case:ident),+) => {
         mod $kind {
@@ -381,6 +421,10 @@ async fn a_mirror_that_is_not_there_fails_and_the_snapshot_stays(remote: Remote)
     match &mut config.target {
         #[cfg(feature = "s3")]
         MirrorTarget::S3(target) => target.bucket = "another-bucket".to_owned(),
+        #[cfg(feature = "gcs")]
+        MirrorTarget::Gcs(target) => target.bucket = "another-bucket".to_owned(),
+        #[cfg(feature = "azure")]
+        MirrorTarget::Azure(target) => target.container = "another-bucket".to_owned(),
         target => {
             *target = MirrorTarget::File(nowhere.join("below"));
             Mirror::open(config).unwrap_err();
