@@ -15,7 +15,7 @@ use crate::record::{IdMap, Network, Spec};
 use crate::sys;
 
 /// Changes when the tree that this file builds changes.
-const LAYOUT: u32 = 3;
+const LAYOUT: u32 = 4;
 
 /// What is copied from the host's `/etc`: nothing that tells who uses the host or lets anybody in.
 const ETC: &[&str] = &[
@@ -309,6 +309,11 @@ fn build(root: &Path, spec: &Spec) -> io::Result<()> {
     make_dir(&root.join("usr/local"), 0o755)?;
     make_dir(&root.join("usr/local/bin"), 0o755)?;
     write(&root.join("usr/local/bin/sudo"), "")?;
+    // Debian has Python by its other name only, and what is written for sandboxes calls it by this one.
+    let there = |name: &str| fs::symlink_metadata(name).is_ok();
+    if there("/usr/bin/python3") && !there("/usr/bin/python") && !there("/usr/local/bin/python") {
+        symlink("/usr/bin/python3", root.join("usr/local/bin/python"))?;
+    }
     for dir in [Some(&spec.user.home), spec.workspace.as_ref()].into_iter().flatten() {
         let inside = root.join(dir.strip_prefix("/").unwrap_or(dir));
         make_dir(&inside, 0o755)?;

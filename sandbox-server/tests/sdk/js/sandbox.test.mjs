@@ -57,6 +57,14 @@ test('variables of the sandbox reach commands and are no metadata', async () => 
   assert.equal((await sandbox.commands.run('echo $ONE', { envs: { ONE: 'own' } })).stdout, 'own\n')
 })
 
+test('python is there by both of its names', async () => {
+  const sandbox = await created()
+  const versions = await sandbox.commands.run('python --version && python3 --version')
+  const [one, other] = versions.stdout.trim().split('\n')
+  assert.match(one, /^Python 3\./)
+  assert.equal(one, other)
+})
+
 test('a sandbox knows what it is', async () => {
   const sandbox = await created()
   const { stdout } = await sandbox.commands.run('echo "$E2B_SANDBOX $E2B_SANDBOX_ID"; cat /run/e2b/.E2B_SANDBOX /run/e2b/.E2B_SANDBOX_ID')
@@ -160,13 +168,14 @@ test('a wrong key is no authentication', async () => {
 })
 
 test('the network policy can be replaced, and is told', async () => {
-  const sandbox = await created({ allowInternetAccess: false })
+  const sandbox = await created({ allowInternetAccess: false, network: { httpsPorts: [3000] } })
   assert.equal((await sandbox.getInfo()).allowInternetAccess, false)
   await sandbox.updateNetwork({ denyOut: ['0.0.0.0/0'], allowOut: ['1.1.1.1'] })
   const { network } = await sandbox.getInfo()
   assert.deepEqual([network.denyOut, network.allowOut], [['0.0.0.0/0'], ['1.1.1.1']])
   await Sandbox.updateNetwork(sandbox.sandboxId, {})
-  assert.equal((await sandbox.getInfo()).network?.denyOut, undefined)
+  const cleared = (await sandbox.getInfo()).network
+  assert.deepEqual([cleared?.denyOut, cleared?.httpsPorts], [undefined, [3000]])
   await fails(sandbox.updateNetwork({ allowOut: ['example.com'] }), SandboxError)
 })
 
