@@ -1,5 +1,7 @@
 //! Futures of Rust as promises of JavaScript.
 
+use std::cell::OnceCell;
+
 use napi::Env;
 use napi::bindgen_prelude::{PromiseRaw, ToNapiValue};
 use napi_derive::napi;
@@ -33,7 +35,26 @@ impl NativeCall {
 #[napi]
 pub struct NativeScope(pub(crate) HookScope);
 
-/// Returns a promise for a future. The future is dropped when the call is aborted.
+thread_local! {
+    /// Whether the environment of this thread has ended: the main one, or that of a worker.
+    static ENDED: OnceCell<watch::Sender<bool>> = const { OnceCell::new() };
+}
+
+/// Tells when the environment has ended. Nobody waits for its calls then.
+fn end_of(env: &Env) -> watch::Receiver<bool> {
+    let made = || {
+        let ended = watch::Sender::new(false);
+        let hook = env.add_env_cleanup_hook(ended.clone(), |ended| {
+            ended.send_replace(true);
+        });
+        // Without it calls of a worker that is terminated go on to their own ends.
+        drop(hook);
+        ended
+    };
+    ENDED.with(|ended| ended.get_or_init(made).subscribe())
+}
+
+/// Returns a promise for a future. The future is dropped when the call is aborted, and when the environment ends.
 pub(crate) fn call<'env, T, V>(
     env: &'env Env,
     around: Option<&NativeCall>,
@@ -43,31 +64,42 @@ where
     T: Send + 'static,
     V: ToNapiValue + From<T>,
 {
-    let future = surrounded(around, future);
+    let future = surrounded(env, around, future);
     let future = async move { Ok(future.await) };
     env.spawn_future_with_callback(future, |env, result: Result<T>| {
         result.map(V::from).map_err(|error| errors::thrown(env, error))
     })
 }
 
-/// Has a future end when its call is aborted, and tells it of the hooks that it comes from.
+/// Has a future end when its call is aborted or its environment ends, and tells it of the hooks that it comes from.
 pub(crate) fn surrounded<T, F: Future<Output = Result<T>>>(
+    env: &Env,
     around: Option<&NativeCall>,
     future: F,
 ) -> impl Future<Output = Result<T>> + use<T, F> {
-    let around = around.map(|around| (around.aborted.subscribe(), around.scope.clone()));
+    let mut end = end_of(env);
+    let (aborted, scope) = match around {
+        Some(around) => (Some(around.aborted.subscribe()), around.scope.clone()),
+        None => (None, None),
+    };
     async move {
-        let Some((mut aborted, scope)) = around else { return future.await };
         let scoped = async {
             match scope {
                 Some(scope) => scope.run(future).await,
                 None => future.await,
             }
         };
+        let aborted = async {
+            match aborted {
+                Some(mut aborted) => aborted.wait_for(|aborted| *aborted).await.is_ok(),
+                None => false,
+            }
+        };
         tokio::select! {
             biased;
-            Ok(_) = aborted.wait_for(|aborted| *aborted) => {
-                Err(Error::new(ErrorKind::Cancelled, "the call was aborted"))
+            true = aborted => Err(Error::new(ErrorKind::Cancelled, "the call was aborted")),
+            Ok(_) = end.wait_for(|ended| *ended) => {
+                Err(Error::new(ErrorKind::Cancelled, "the environment of the call ended"))
             }
             result = scoped => result,
         }

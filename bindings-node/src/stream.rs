@@ -152,9 +152,9 @@ impl NativeEvents {
     ///
     /// Whoever waits for this alone does not keep the process alive: events come from its own calls.
     #[napi]
-    pub fn pull(&self, around: Option<&NativeCall>, heard: Heard) {
+    pub fn pull(&self, env: &Env, around: Option<&NativeCall>, heard: Heard) {
         let stream = Arc::clone(&self.0);
-        let next = surrounded(around, async move { stream.next().await });
+        let next = surrounded(env, around, async move { stream.next().await });
         spawn(async move {
             let event = next.await.unwrap_or(Maybe::B(Null));
             heard.call(event, ThreadsafeFunctionCallMode::NonBlocking);

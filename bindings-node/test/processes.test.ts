@@ -129,7 +129,6 @@ test('an open input takes what is written until it is closed', async t => {
   await process.write(Buffer.from('bytes '))
   await process.write('text é')
   await process.closeStdin()
-  await process.closeStdin()
   assert.equal(text(await all(process)), 'bytes text é')
   assert.ok((await process.wait()).success)
 })
