@@ -552,6 +552,8 @@ async fn a_fork_carries_its_own_tags_and_the_ways_of_its_source() {
         (&body["metadata"]["sandhold-attempt"], &body["autoResume"]["enabled"]),
         (&json!("a2"), &json!(true))
     );
+    // E2B's own default is shorter than anybody expects.
+    assert_eq!(body["timeout"], 300);
     assert_eq!(body["allow_internet_access"], false);
     assert_eq!(body["network"], json!({"denyOut": ["10.0.0.0/8"], "allowPublicTraffic": false}));
 }
