@@ -99,10 +99,10 @@ fn by_key(listed: Vec<SandboxInfo>) -> BTreeMap<String, BTreeSet<String>> {
     by_key
 }
 
-/// A quiet point: nobody is at work, and every key is acquired once from a fresh process over a line that holds.
+/// A quiet point: nobody is at work, nothing breaks, and every key is acquired once from a host that knows nothing.
 pub(crate) async fn quiet(stage: &Stage, run: &Run, tally: &Shared) -> Outcome<Counts> {
     let mut counts = Counts::default();
-    let host = run.host(stage.direct(), &mut Rng::new());
+    let host = run.host(stage.proxy.url(), &mut Rng::new());
     if run.place == Place::None {
         // A create of a host that was killed may still be under way, and nothing but time tells that it is not.
         let settle = host.provider()?.capabilities().create_settle.unwrap_or_default();

@@ -175,8 +175,9 @@ pub(crate) async fn run(stage: &mut Stage, run: &Run, rounds: u64) -> Outcome<Co
     let mut counts = Counts::default();
     let mut blows = Blows::default();
     let begun = Instant::now();
+    // One for all of the run: what is made at one endpoint is not taken for gone at another.
+    stage.renew_line().await?;
     for round in 1..=rounds {
-        stage.renew_line().await?;
         let until = run.acquisitions * round / rounds;
         let doubles = disturb(stage, run, &tally, &mut blows, &mut rng, until).await?;
         counts.sandboxes += doubles;
