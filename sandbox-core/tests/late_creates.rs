@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use async_trait::async_trait;
 use sandhold_core::testing::{FakeOptions, FakeProvider, Fault, Gate, Verb};
 use sandhold_core::{
-    Abandoned, AcquireOptions, AcquireOutcome, Attempt, DestroyOutcome, Error, ErrorKind, Key, Lease,
+    Abandoned, AcquireOptions, AcquireOutcome, Attempt, DestroyOutcome, Error, ErrorKind, How, Key, Lease,
     MemoryRegistry, Outcome, Owner, Phase, Record, RecordFilter, Registry, RegistryScope, Result,
     ResultStream, SandboxSpec, Sandboxes,
 };
@@ -163,4 +163,46 @@ fn an_attempt_that_a_clock_ahead_has_dated_is_not_forgotten() {
     record.abandon();
     assert!(record.has_abandoned(&attempt));
     assert!(record.into_tombstone().unwrap().has_abandoned(&attempt));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_creator_that_slept_leaves_the_next_sandbox_of_its_key_to_its_record() {
+    let (provider, registry) = (FakeProvider::new(), MemoryRegistry::new());
+    let old = host(&provider, &registry).acquire("k", options()).await.unwrap().sandbox;
+    provider.vanish(old.provider_id().unwrap());
+    let asleep = Gate::new();
+    let late = tokio::spawn({
+        let sandboxes = held(&provider, &registry, Some(asleep.clone()));
+        async move { sandboxes.acquire("k", options()).await }
+    });
+    asleep.arrived(1).await;
+    // Versions of the record begin anew after a destroy, and come by the one that the sleeper knows.
+    host(&provider, &registry).destroy("k").await.unwrap();
+    let mine = host(&provider, &registry).acquire("k", options()).await.unwrap().sandbox;
+    asleep.open();
+    late.await.unwrap().unwrap_err();
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    let next = host(&provider, &registry).acquire("k", options()).await.unwrap();
+    assert_eq!(next.sandbox.provider_id(), mine.provider_id());
+    assert_eq!((next.outcome, provider.alive().len()), (AcquireOutcome::Connected, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_create_that_is_refused_as_another_one_of_its_attempt_has_made_a_sandbox() {
+    let visible = Duration::from_secs(10);
+    let shape = FakeOptions::default().with_idempotent_create().with_list_visibility(visible);
+    let (provider, registry) = (FakeProvider::with_options(shape), MemoryRegistry::new());
+    provider.script(Verb::Create, Fault::reset_after());
+    let mismatch = Error::new(ErrorKind::Conflict, "the key was used with another body");
+    provider.script_always(Verb::Create, Fault::Before(mismatch));
+    let acquired = host(&provider, &registry).acquire("k", options()).await.unwrap();
+    assert_eq!((acquired.facts.how, provider.alive().len()), (How::Adopted, 1));
+}
+
+#[tokio::test]
+async fn a_call_deadline_of_zero_is_refused_before_anything_is_written() {
+    let (provider, registry) = (FakeProvider::new(), MemoryRegistry::new());
+    let none = options().with_call_deadline(Duration::ZERO);
+    let error = host(&provider, &registry).acquire("k", none).await.unwrap_err();
+    assert_eq!((error.kind(), record(&registry).await), (ErrorKind::InvalidArgument, None));
 }

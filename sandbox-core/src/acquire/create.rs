@@ -50,7 +50,10 @@ impl Acquisition {
 
     fn check_exclusion(&self) -> Result<()> {
         let capabilities = self.home.provider.capabilities();
-        let bounded = capabilities.list_visibility.is_some() && capabilities.create_settle.is_some();
+        // Without a common registry hosts meet in the listing of what is tagged with the key.
+        let bounded = capabilities.tags
+            && capabilities.list_visibility.is_some()
+            && capabilities.create_settle.is_some();
         if !self.home.spans_hosts() && !bounded && self.options.exclusion == Exclusion::Proven {
             return Err(self
                 .error(
@@ -114,7 +117,9 @@ impl Acquisition {
                 return Err(error);
             }
             tracing::warn!(key = %self.key, %error, "the answer of a create was lost; looking for its sandbox");
-            let absence = Absence::of_idempotent(home);
+            // An attempt that was sent before with another body has made a sandbox, which is listed in time.
+            let exists = matches!(error.kind(), ErrorKind::Conflict | ErrorKind::AlreadyExists);
+            let absence = if exists { Absence::Proven } else { Absence::of_idempotent(home) };
             let look = settle(home, &record, sent_at, self.longest_call(), absence, &self.stage);
             let found;
             (found, lease) = kept(home, &self.key, lease, look).await?;

@@ -281,6 +281,14 @@ impl Wish {
 
 pub(super) async fn acquire(home: Arc<Home>, key: Key, options: AcquireOptions) -> Result<Acquired> {
     refuse_inside(&home, &key, "acquire")?;
+    if options.call_deadline.is_zero() {
+        return Err(Error::new(
+            ErrorKind::InvalidArgument,
+            "a call_deadline of zero lets no call happen; leave it out",
+        )
+        .at(home.provider.name(), "acquire")
+        .with_context("key", &key));
+    }
     let deadline = options.deadline;
     let started = Instant::now();
     let hooks = options.hooks.clone().or_else(|| home.hooks.clone());

@@ -11,7 +11,7 @@ use super::flight::Stage;
 use super::steps::{Acquisition, Found};
 use super::{Acquired, Home, How, ReplaceWhenGone};
 use crate::lifecycle::forget;
-use crate::registry::{Lease, Record};
+use crate::registry::{Lease, Phase, Record};
 use crate::tenure::{kept, refresh, within};
 use crate::{Error, ErrorKind, FindQuery, Outcome, Result, SandboxInfo};
 
@@ -28,6 +28,11 @@ impl Acquisition {
             && self.options.provider_id.is_none()
             && (record.replaces.is_none() || self.options.replace_when_gone == ReplaceWhenGone::Create);
         let absence = if may_send { Absence::Seen } else { Absence::Proven };
+        if self.options.provider_id.is_some() && !self.home.provider.capabilities().tags {
+            // Nothing can be looked for: the caller says which one it is.
+            record.abandon();
+            return self.by_id(Some(record), lease).await;
+        }
         // Whoever sent it may have been more patient than this caller. How old it is counts only as far as it is known.
         let look = settle(&self.home, &record, since, self.home.call_limit(), absence, &self.stage);
         let (found, lease) = kept(&self.home, &self.key, lease, look).await?;
@@ -77,8 +82,10 @@ impl Acquisition {
     /// Looks without the lease, so that nobody waits for it, and takes the lease to write down what it found.
     async fn settle_left(&self, record: Record, sent_at: Instant) -> Result<()> {
         let Self { home, key, .. } = self;
-        // Whoever has had the lease since has settled it, or sent it again.
-        let is_open = |now: &Record| now.version == record.version;
+        // Whoever has had the lease since has settled it, or sent it again. Versions begin anew where a record was removed.
+        let is_open = |now: &Record| {
+            now.phase == Phase::Creating && now.attempt == record.attempt && now.version == record.version
+        };
         if !home.load(key).await?.is_some_and(|now| is_open(&now)) {
             return Ok(());
         }
@@ -186,6 +193,18 @@ pub(crate) async fn settle(
             .with_context("key", &record.key)
             .with_context("attempt", &record.attempt)
     };
+    if !capabilities.tags {
+        // No listing tells what an attempt has made. Where it may be sent again, that tells.
+        return match absence {
+            Absence::Seen => Ok(None),
+            Absence::Proven => Err(error(
+                ErrorKind::OutcomeUnknown,
+                "a create's answer was lost, and the provider keeps no tags to find its sandbox by; look there, and name \
+                 what it made by provider_id"
+                    .into(),
+            )),
+        };
+    }
     let mut pause = SETTLE_POLL.0;
     loop {
         let provable = absence == Absence::Seen
