@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use sandhold_core::testing::conformance::Fixture;
-use sandhold_core::testing::{FakeOptions, FakeProvider};
+use sandhold_core::testing::{FakeOptions, FakeProvider, Fault, Verb};
 use sandhold_core::{Limited, ProcessSpec, SandboxProvider, Traced, WithTimeout};
 
 type Wrap = fn(FakeProvider) -> Arc<dyn SandboxProvider>;
@@ -59,6 +59,10 @@ over! {
     traced: FakeOptions::default(), |fake| Arc::new(Traced::new(fake));
     small_pages: FakeOptions::default().with_page_size(1), |fake| Arc::new(fake);
     idempotent: FakeOptions::default().with_idempotent_create(), |fake| Arc::new(fake);
+    slow_creates: FakeOptions::default().with_idempotent_create(), |fake| {
+        fake.script_always(Verb::Create, Fault::CommitLate(Duration::from_millis(5)));
+        Arc::new(fake)
+    };
     late_listing: FakeOptions::default().with_list_visibility(Duration::from_millis(100)), |fake| Arc::new(fake);
     without_memory: FakeOptions::default().without_memory(), |fake| Arc::new(fake);
     bare: FakeOptions::default().with_capabilities(|can| {

@@ -93,6 +93,7 @@ macro_rules! provider_conformance {
             set_lease_without_the_capability_is_unsupported,
             metrics_match_the_capabilities,
             logs_match_the_capabilities,
+            a_create_that_is_cut_short_and_sent_again_is_one_sandbox,
             creates_of_one_attempt_yield_one_sandbox,
             concurrent_creates_of_one_attempt_yield_one_sandbox,
             a_create_of_a_destroyed_attempt_makes_nothing,
@@ -234,10 +235,13 @@ macro_rules! provider_conformance {
 
 #[cfg(test)]
 mod tests {
-    /// A rule that is written and not listed would never run.
+    /// A rule that is written and not listed would never run, and one that is not on the page be unknown to who meets it.
     #[test]
-    fn every_rule_is_listed_in_the_macro() {
+    fn every_rule_is_listed_in_the_macro_and_on_the_page_for_providers() {
         let listed = include_str!("mod.rs");
+        let page = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/adding-a-provider.md");
+        let page = std::fs::read_to_string(page).unwrap();
+        let mut written = 0;
         for source in [
             include_str!("commands.rs"),
             include_str!("ending.rs"),
@@ -255,9 +259,13 @@ mod tests {
                 .filter_map(|line| line.split('(').next())
                 .collect();
             assert!(!rules.is_empty());
-            for rule in rules {
+            for rule in &rules {
                 assert!(listed.contains(&format!("            {rule},\n")), "{rule} is not listed");
+                assert!(page.contains(&format!("\n- `{rule}`\n")), "{rule} is not on the page");
             }
+            written += rules.len();
         }
+        let shown = page.lines().filter(|line| line.starts_with("- `") && !line[2..].contains(' '));
+        assert_eq!(shown.count(), written, "the page has rules that are not there any more");
     }
 }

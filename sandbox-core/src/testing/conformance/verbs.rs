@@ -608,6 +608,37 @@ pub async fn logs_match_the_capabilities(stage: &Stage) {
     assert_eq!(error.kind(), ErrorKind::Gone, "{error}");
 }
 
+/// A create that is cut short says that nothing was made only where that is sure: acquire would make another one. Sent again,
+/// it yields what the first one has made, or is still making.
+pub async fn a_create_that_is_cut_short_and_sent_again_is_one_sandbox(stage: &Stage) {
+    let can = stage.capabilities();
+    // Of other providers nothing brings in what a create makes after its caller has left: it would stay behind.
+    if !stage.needs(can.idempotent_create && can.tags, "idempotent creates and tags") {
+        return;
+    }
+    let options = CreateOptions::new(stage.spec(), stage.tags("one"));
+    let cut = stage.provider().create_opts(options.clone().with_deadline(Duration::from_millis(1))).await;
+    if let Err(error) = &cut
+        && error.refuses_create()
+    {
+        // Once the listing shows what was made later, it would show this one too.
+        stage.create("witness").await;
+        let shown = || async { (!stage.find_key("witness").await.is_empty()).then_some(()) };
+        eventually("the witness is listed", shown).await;
+        let made = stage.find_key("one").await;
+        assert!(made.is_empty(), "{error}, but there is {:?}", ids(&made));
+    }
+    let whole = stage.create_with(options).await;
+    if let Ok(handle) = cut {
+        assert_eq!(handle.id(), whole.id());
+    }
+    let listed = || async {
+        let found = stage.find_key("one").await;
+        (!found.is_empty()).then_some(found)
+    };
+    assert_eq!(ids(&eventually("it is listed", listed).await), [whole.id().clone()]);
+}
+
 /// A create whose answer was lost can be sent again where the provider knows attempts.
 pub async fn creates_of_one_attempt_yield_one_sandbox(stage: &Stage) {
     if !stage.needs(stage.capabilities().idempotent_create, "idempotent creates") {
