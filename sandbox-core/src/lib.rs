@@ -38,7 +38,7 @@ pub mod testing;
 pub use acquire::{
     AcquireOptions, AcquireOutcome, Acquired, DEFAULT_ACQUIRE_DEADLINE, DEFAULT_RECORD_LEASE, Exclusion,
     Facts, HookScope, How, OnDuplicates, OnGone, OnResumeFailure, OnSetupFailure, OnSpecConflict,
-    REASON_BUSY, REASON_MOVED, ReplaceWhenGone, Sandboxes, SetupState,
+    REASON_BUSY, REASON_MOVED, ReplaceWhenGone, ReplacedBecause, Sandboxes, SetupState,
 };
 pub use capabilities::Capabilities;
 pub use clock::BootTime;

@@ -12,8 +12,8 @@ use crate::hooks::Hooks;
 use crate::registry::{Lease, Phase, Record, Registry};
 use crate::tenure::{Held, left, within};
 use crate::{
-    DestroyOutcome, Error, ErrorKind, FindQuery, Key, Memory, Outcome, PauseOptions, PauseOutcome, Result,
-    SandboxId, SandboxInfo, SandboxProviderExt as _, SandboxSpec, SandboxState,
+    DestroyOutcome, Error, ErrorKind, FindQuery, Key, Memory, Outcome, PauseOptions, PauseOutcome,
+    ReplacedBecause, Result, SandboxId, SandboxInfo, SandboxProviderExt as _, SandboxSpec, SandboxState,
 };
 
 /// What a stop did.
@@ -213,7 +213,7 @@ async fn destroy_unresumable(
         return within(home, key, lease, "destroy", home.provider.destroy(id)).await.map(drop);
     };
     record.enter(Phase::Destroying);
-    record.replaces = Some(id.clone());
+    (record.replaces, record.replaced_because) = (Some(id.clone()), Some(ReplacedBecause::Gone));
     let record = home.registry.store(record, lease).await?;
     finish_destroy(home, record, lease).await.map(drop)
 }

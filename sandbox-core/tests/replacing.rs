@@ -9,8 +9,8 @@ use async_trait::async_trait;
 use sandhold_core::testing::{FakeProvider, Fault, Verb};
 use sandhold_core::{
     AcquireOptions, AcquireOutcome, Error, ErrorKind, Hooks, How, MemoryRegistry, OnSpecConflict, Outcome,
-    PersistHook, ReplaceWhenGone, RestoreReason, RestoreReport, Result, Sandbox, SandboxHandleExt as _,
-    SandboxSpec, Sandboxes,
+    PersistHook, ReplaceWhenGone, ReplacedBecause, RestoreReason, RestoreReport, Result, Sandbox,
+    SandboxHandleExt as _, SandboxSpec, Sandboxes,
 };
 
 fn host(provider: &FakeProvider) -> Sandboxes {
@@ -53,6 +53,7 @@ async fn what_is_to_be_replaced_is_remembered_until_a_create_has_succeeded() {
         assert!(provider.alive().is_empty());
         let new = sandboxes.acquire("k", options()).await.unwrap();
         assert_eq!(new.facts.how, How::Replaced { old });
+        assert_eq!(new.facts.replaced_because, Some(ReplacedBecause::Gone));
         // And no longer.
         provider.vanish(new.sandbox.provider_id().unwrap());
         let next = sandboxes.acquire("k", options()).await.unwrap();
@@ -90,8 +91,15 @@ async fn a_sandbox_of_another_template_that_no_record_names_is_a_conflict_too() 
             host(&provider).acquire("k", wanted.with_on_spec_conflict(OnSpecConflict::Keep)).await.unwrap();
         assert_eq!((kept.outcome, kept.sandbox.provider_id()), (AcquireOutcome::Connected, Some(&id)));
     }
-    let replaced = host(&provider).acquire("k", replacing("node")).await.unwrap();
+    // Why is remembered with what is replaced, also where the create is refused first.
+    provider.script(Verb::Create, slow_down());
+    let sandboxes = host(&provider);
+    sandboxes.acquire("k", replacing("node")).await.unwrap_err();
+    let replaced = sandboxes.acquire("k", of("node")).await.unwrap();
     assert_eq!(replaced.facts.how, How::Replaced { old: id });
+    assert_eq!(replaced.facts.replaced_because, Some(ReplacedBecause::OtherSpec));
+    let again = sandboxes.acquire("k", of("node")).await.unwrap();
+    assert_eq!((again.facts.how, again.facts.replaced_because), (How::Attached, None));
     assert_eq!(provider.alive().len(), 1);
 }
 

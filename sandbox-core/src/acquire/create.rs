@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::contend::record_made;
 use super::settle::{Absence, give_up, settle};
 use super::steps::{Acquisition, Found};
-use super::{Acquired, Exclusion, How};
+use super::{Acquired, Exclusion, How, ReplacedBecause};
 use crate::lifecycle::forget;
 use crate::registry::{Lease, Phase, Record};
 use crate::tenure::kept;
@@ -23,11 +23,11 @@ enum Sent {
 }
 
 impl Acquisition {
-    /// Creates under a new attempt. `record` is the one to write over, `old` the sandbox it takes the place of.
+    /// Creates under a new attempt. `record` is the one to write over, `old` the sandbox it takes the place of, and why.
     pub(super) async fn create(
         &self,
         record: Option<Record>,
-        old: Option<SandboxId>,
+        old: Option<(SandboxId, ReplacedBecause)>,
         lease: Lease,
     ) -> Result<Acquired> {
         self.check_exclusion()?;
@@ -38,7 +38,7 @@ impl Acquisition {
             self.home.provider.fingerprint(),
             self.options.spec.clone(),
         )?;
-        intent.replaces = old;
+        (intent.replaces, intent.replaced_because) = old.unzip();
         if let Some(record) = record {
             intent.version = record.version;
             intent.abandoned = record.abandoned;

@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use super::contend::senior;
 use super::steps::Acquisition;
-use super::{Acquired, OnDuplicates};
+use super::{Acquired, OnDuplicates, ReplacedBecause};
 use crate::events::EventKind;
 use crate::registry::{Lease, Phase, Record};
 use crate::{ErrorKind, FindQuery, Result, SandboxId, SandboxInfo};
@@ -19,7 +19,7 @@ impl Acquisition {
     ) -> Result<Acquired> {
         self.stage.enter("discover");
         if !self.home.provider.capabilities().tags {
-            return self.create(record, old, lease).await;
+            return self.create_anew(record, old, lease).await;
         }
         let mut found = self.find_by_key().await?;
         // One that is younger than the listing's bound may have an elder sibling that is not listed yet.
@@ -44,7 +44,9 @@ impl Acquisition {
         };
         candidates.sort_by(|a, b| is_recorded(b).cmp(&is_recorded(a)).then_with(|| senior(a, b)));
         let mut candidates = candidates.into_iter();
-        let Some(chosen) = candidates.next() else { return self.create(record, old, lease).await };
+        let Some(chosen) = candidates.next() else {
+            return self.create_anew(record, old, lease).await;
+        };
         self.check_owner(&chosen, None)?;
         let mut fresh = self.record_of(&chosen, record.as_ref())?;
         if self.is_to_be_replaced(&fresh)? {
@@ -59,6 +61,18 @@ impl Acquisition {
                 .with_context("id", chosen.id)
                 .retryable(None)),
         }
+    }
+
+    /// Creates in the place of one that is gone, or of the one that an acquire before could not replace.
+    async fn create_anew(
+        &self,
+        record: Option<Record>,
+        gone: Option<SandboxId>,
+        lease: Lease,
+    ) -> Result<Acquired> {
+        let known = record.as_ref().filter(|record| record.replaces.is_some() && record.replaces == gone);
+        let because = known.and_then(|record| record.replaced_because).unwrap_or(ReplacedBecause::Gone);
+        self.create(record, gone.map(|gone| (gone, because)), lease).await
     }
 
     /// Reports the other sandboxes of the key, and reaps them where that was asked for; returns those that are left.

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 pub use options::{
     AcquireOptions, AcquireOutcome, Acquired, DEFAULT_ACQUIRE_DEADLINE, Exclusion, Facts, How, OnDuplicates,
-    OnGone, OnResumeFailure, OnSetupFailure, OnSpecConflict, ReplaceWhenGone, SetupState,
+    OnGone, OnResumeFailure, OnSetupFailure, OnSpecConflict, ReplaceWhenGone, ReplacedBecause, SetupState,
 };
 
 pub use self::flight::HookScope;

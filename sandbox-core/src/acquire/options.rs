@@ -2,6 +2,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::hooks::{DEFAULT_HOOK_DEADLINE, Hooks, OnStart, Start};
 use crate::provider::DEFAULT_CALL_DEADLINE;
 use crate::{Memory, Result, Sandbox, SandboxId, SandboxSpec};
@@ -284,6 +286,34 @@ pub enum SetupState {
     Done,
 }
 
+/// Why a new sandbox takes the place of another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum ReplacedBecause {
+    /// The one before is gone: the provider says so.
+    Gone,
+    /// The one before was made from another spec, and [`OnSpecConflict::Replace`] was asked for.
+    OtherSpec,
+}
+
+impl ReplacedBecause {
+    /// Returns the stable word: `gone` or `other_spec`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Gone => "gone",
+            Self::OtherSpec => "other_spec",
+        }
+    }
+}
+
+impl fmt::Display for ReplacedBecause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
 /// How a sandbox came to this acquire.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -314,6 +344,8 @@ pub enum How {
 pub struct Facts {
     /// How the sandbox came.
     pub how: How,
+    /// Why it takes the place of another one, where `how` is [`How::Replaced`].
+    pub replaced_because: Option<ReplacedBecause>,
     /// Whether the setup was needed when it came.
     pub setup: SetupState,
     /// Another caller in this process did the work.

@@ -1,7 +1,7 @@
 //! Replacing the sandbox of a key that was made from another spec.
 
-use super::Acquired;
 use super::steps::{Acquisition, Look};
+use super::{Acquired, ReplacedBecause};
 use crate::events::EventKind;
 use crate::hooks::bounded;
 use crate::lifecycle::finish_destroy;
@@ -29,7 +29,7 @@ impl Acquisition {
             }
             left = rest;
         }
-        self.create(left, old, lease).await
+        self.create(left, old.map(|old| (old, ReplacedBecause::OtherSpec)), lease).await
     }
 
     /// Runs what is to run before a destroy, in a sandbox that is there; returns its record as the hooks have left it.

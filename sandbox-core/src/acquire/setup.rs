@@ -68,6 +68,7 @@ impl Acquisition {
     pub(super) fn without_setup(&self, found: Found) -> Acquired {
         let facts = Facts {
             how: found.how,
+            replaced_because: None,
             setup: SetupState::Done,
             joined: false,
             restored: None,
@@ -175,7 +176,8 @@ impl Acquisition {
         // Given up with this flight, whoever keeps the hook's value.
         let tenure = Tenure::new(lease);
         let hooks_own = sandbox.within_flight(&tenure);
-        let mut facts = Facts { how, setup, joined: false, restored: None, duplicates };
+        let replaced_because = record.replaced_because.filter(|_| matches!(how, How::Replaced { .. }));
+        let mut facts = Facts { how, replaced_because, setup, joined: false, restored: None, duplicates };
         if let Some(memory) = resumed {
             self.stage.enter("on_resume");
             self.run_hooks(&hooks_own, &tenure, hooks_own.after_resume(memory)).await?;

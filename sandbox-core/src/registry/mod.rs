@@ -15,7 +15,10 @@ pub use filter::RecordFilter;
 pub use memory::MemoryRegistry;
 
 use crate::stream::ResultStream;
-use crate::{Attempt, BootTime, Error, ErrorKind, Generation, Key, Owner, Result, SandboxId, SandboxSpec};
+use crate::{
+    Attempt, BootTime, Error, ErrorKind, Generation, Key, Owner, ReplacedBecause, Result, SandboxId,
+    SandboxSpec,
+};
 
 /// How far a registry reaches: who can meet in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -118,6 +121,9 @@ pub struct Record {
     /// The sandbox that is gone, and whose place the next one takes; none once a create has succeeded.
     #[serde(default)]
     pub replaces: Option<SandboxId>,
+    /// Why it takes that one's place, or has taken it.
+    #[serde(default)]
+    pub replaced_because: Option<ReplacedBecause>,
 }
 
 impl Record {
@@ -149,6 +155,7 @@ impl Record {
             setup_done: None,
             abandoned: Vec::new(),
             replaces: None,
+            replaced_because: None,
         })
     }
 

@@ -1,0 +1,100 @@
+//! What the key has, where answers disagree: a find and a connect, a listing and an id, two hosts without a registry.
+#![allow(clippy::unwrap_used, reason = "helpers of tests: a broken rule panics")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sandhold_core::testing::{FakeOptions, FakeProvider, Fault, Gate, Verb};
+use sandhold_core::{
+    AcquireOptions, Attempt, CreateOptions, ErrorKind, Generation, How, Key, MemoryRegistry, Owner, Phase,
+    Registry as _, SandboxProvider as _, SandboxProviderExt as _, SandboxSpec, SandboxState, Sandboxes,
+};
+
+fn host(provider: &FakeProvider, registry: &MemoryRegistry) -> Sandboxes {
+    Sandboxes::new(Arc::new(provider.clone())).with_registry(Arc::new(registry.clone()))
+}
+
+fn options() -> AcquireOptions {
+    AcquireOptions::default()
+}
+
+#[tokio::test]
+async fn a_connect_that_answers_gone_after_a_find_is_as_a_find_that_does() {
+    // By the record alone, under its lease, and where it rests.
+    for (phase, rests) in [(Phase::Ready, false), (Phase::Resuming, false), (Phase::Paused, true)] {
+        let (provider, registry) = (FakeProvider::new(), MemoryRegistry::new());
+        let sandboxes = host(&provider, &registry);
+        let old = sandboxes.acquire("k", options()).await.unwrap().sandbox;
+        let id = old.provider_id().unwrap().clone();
+        if rests {
+            old.pause().await.unwrap();
+        } else {
+            let (owner, key) = (Owner::default(), Key::new("k").unwrap());
+            let mut record = registry.load(&owner, &key).await.unwrap().unwrap();
+            record.enter(phase);
+            let lease = registry.try_lease(&owner, &key, Duration::from_secs(60)).await.unwrap().unwrap();
+            registry.store(record, &lease).await.unwrap();
+        }
+        let gate = Gate::new();
+        provider.script(Verb::Connect, Fault::HoldBefore(gate.clone()));
+        let acquire = tokio::spawn(async move { sandboxes.acquire("k", options()).await });
+        gate.arrived(1).await;
+        provider.vanish(&id);
+        gate.open();
+        let next = acquire.await.unwrap().unwrap();
+        assert_eq!(next.facts.how, How::Replaced { old: id }, "{phase}");
+        assert_eq!((provider.counts().created, provider.alive().len()), (2, 1));
+    }
+}
+
+#[tokio::test]
+async fn the_sandbox_of_another_key_or_owner_is_refused_and_not_woken() {
+    for other_owner in [false, true] {
+        let provider = FakeProvider::new();
+        let theirs = host(&provider, &MemoryRegistry::new());
+        let sandbox = theirs.acquire("theirs", options()).await.unwrap().sandbox;
+        sandbox.pause().await.unwrap();
+        let id = sandbox.provider_id().unwrap().clone();
+        let ours = host(&provider, &MemoryRegistry::new());
+        let (ours, key) = match other_owner {
+            true => (ours.with_owner(Owner::new("other").unwrap()), "theirs"),
+            false => (ours, "ours"),
+        };
+        let connects = provider.counts().of(Verb::Connect);
+        let named = options().with_provider_id(id.clone());
+        assert_eq!(ours.acquire(key, named).await.unwrap_err().kind(), ErrorKind::Ownership);
+        assert_eq!(provider.counts().of(Verb::Connect), connects);
+        assert_eq!(provider.find_id(&id).await.unwrap().unwrap().state, SandboxState::Paused);
+        assert_eq!(provider.counts().created, 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_discovered_sandbox_that_is_young_is_attached_after_a_second_list_alone() {
+    let visible = Duration::from_secs(10);
+    let provider = FakeProvider::with_options(FakeOptions::default().with_list_visibility(visible));
+    let first = host(&provider, &MemoryRegistry::new()).acquire("k", options()).await.unwrap();
+    // The clock of its maker is not the one that the test moves: by it, the sandbox is young.
+    let lists = provider.counts().pages;
+    let second = host(&provider, &MemoryRegistry::new()).acquire("k", options()).await.unwrap();
+    assert_eq!(second.sandbox.provider_id(), first.sandbox.provider_id());
+    assert_eq!(provider.counts().pages - lists, 2);
+}
+
+#[tokio::test]
+async fn a_sandbox_that_was_resumed_holds_work_and_is_chosen_before_an_elder_one() {
+    let provider = FakeProvider::new();
+    let registry = MemoryRegistry::new();
+    let elder = host(&provider, &registry).acquire("k", options()).await.unwrap().sandbox;
+    // Another program makes a younger one of the key, works in it and lets it rest.
+    let mut tags = provider.alive()[0].tags.clone().unwrap();
+    tags.generation = Generation::random().unwrap();
+    tags.attempt = Attempt::random().unwrap();
+    let made = CreateOptions::new(SandboxSpec::default(), tags);
+    let younger = provider.create_opts(made).await.unwrap().id().clone();
+    provider.pause(&younger).await.unwrap();
+    provider.connect(&younger).await.unwrap();
+    let found = host(&provider, &MemoryRegistry::new()).acquire("k", options()).await.unwrap();
+    assert_eq!(found.sandbox.provider_id(), Some(&younger));
+    assert_eq!(found.facts.duplicates, [elder.provider_id().unwrap().clone()]);
+}
