@@ -32,7 +32,8 @@ printf '{"private": true}\n' >"$place/package.json"
 
 # Of the installed package alone: what is compiled here is run there.
 node_modules/.bin/tsc --project test/tsconfig.json --outDir "$place/test"
-cp README.md "$place/"
+# What is compared with the face for Python.
+cp ../bindings-python/python/sandhold/_native.pyi "$place/python.pyi"
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 status=0

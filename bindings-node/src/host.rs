@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use napi::Env;
-use napi::bindgen_prelude::{Either, Object, PromiseRaw};
+use napi::bindgen_prelude::{Either, Object, PromiseRaw, Unknown};
 use napi_derive::napi;
 use sandhold_core as core;
 use sandhold_core::{Owner, Result};
 use sandhold_registry::RegistryUrl;
 use tokio::sync::OnceCell;
 
-use crate::convert::{Options, checked};
+use crate::convert::{Options, checked, extract};
 use crate::hooks::NodeHooks;
 use crate::persist::NativeVaultHook;
 use crate::provider::{NativeE2bProvider, NativeLocalProvider, provider};
@@ -90,9 +90,10 @@ impl NativeSandboxes {
         &self,
         env: &'env Env,
         around: Option<&NativeCall>,
-        key: String,
+        key: Unknown<'_>,
         options: Option<Object<'_>>,
     ) -> napi::Result<PromiseRaw<'env, NativeSandbox>> {
+        let key = extract::<String>(env, "acquire", "key", key)?;
         let host = Arc::clone(&self.0);
         let options = options::acquire(env, "acquire", options)?;
         call(env, around, async move {
@@ -107,9 +108,10 @@ impl NativeSandboxes {
         &self,
         env: &'env Env,
         around: Option<&NativeCall>,
-        key: String,
+        key: Unknown<'_>,
         options: Option<Object<'_>>,
     ) -> napi::Result<PromiseRaw<'env, NativeSandbox>> {
+        let key = extract::<String>(env, "lazy", "key", key)?;
         let host = Arc::clone(&self.0);
         let options = options::acquire(env, "lazy", options)?;
         call(
@@ -125,8 +127,9 @@ impl NativeSandboxes {
         &self,
         env: &'env Env,
         around: Option<&NativeCall>,
-        key: String,
+        key: Unknown<'_>,
     ) -> napi::Result<PromiseRaw<'env, values::Maybe<values::SandboxInfo>>> {
+        let key = extract::<String>(env, "find", "key", key)?;
         let host = Arc::clone(&self.0);
         call(env, around, async move { host.open().await?.find(key).await.map(values::maybe) })
     }
@@ -137,8 +140,9 @@ impl NativeSandboxes {
         &self,
         env: &'env Env,
         around: Option<&NativeCall>,
-        key: String,
+        key: Unknown<'_>,
     ) -> napi::Result<PromiseRaw<'env, &'static str>> {
+        let key = extract::<String>(env, "stop", "key", key)?;
         let host = Arc::clone(&self.0);
         call(env, around, async move { host.open().await?.stop(key).await.map(values::stopped) })
     }
@@ -149,8 +153,9 @@ impl NativeSandboxes {
         &self,
         env: &'env Env,
         around: Option<&NativeCall>,
-        key: String,
+        key: Unknown<'_>,
     ) -> napi::Result<PromiseRaw<'env, &'static str>> {
+        let key = extract::<String>(env, "destroy", "key", key)?;
         let host = Arc::clone(&self.0);
         call(env, around, async move { host.open().await?.destroy(key).await.map(values::destroyed) })
     }

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use napi::Env;
-use napi::bindgen_prelude::Object;
+use napi::bindgen_prelude::{Object, Unknown};
 use napi_derive::napi;
 use sandhold_core::{PersistHook, Result};
 use sandhold_persist::{RepoKey, Vault, VaultConfig, VaultHook};
 
-use crate::convert::{Options, checked};
+use crate::convert::{Options, checked, extract};
 
 /// Keeps a workspace inside each sandbox in a vault, and puts it back into the sandbox that takes its place.
 #[napi]
@@ -25,12 +25,14 @@ impl NativeVaultHook {
     #[napi(constructor)]
     pub fn new(
         env: &Env,
-        home: String,
-        key: String,
-        path: String,
+        home: Unknown<'_>,
+        key: Unknown<'_>,
+        path: Unknown<'_>,
         options: Option<Object<'_>>,
     ) -> napi::Result<Self> {
-        let key = checked(env, "key", RepoKey::new(key))?;
+        let home = extract::<String>(env, "VaultHook", "home", home)?;
+        let key = checked(env, "key", RepoKey::new(extract::<String>(env, "VaultHook", "key", key)?))?;
+        let path = extract(env, "VaultHook", "path", path)?;
         let mut given = Options::new(env, "VaultHook", options);
         let interval = given.millis("interval")?;
         given.finish()?;

@@ -137,6 +137,10 @@ pub(crate) fn signal(env: &Env, value: f64) -> napi::Result<Signal> {
     count::<u32>(env, "signal", value).map(|number| Signal(number as i32))
 }
 
+fn size(env: &Env, name: &str, value: Unknown<'_>) -> napi::Result<u16> {
+    count(env, name, extract(env, "resize", name, value)?)
+}
+
 fn word(stream: OutputStream) -> &'static str {
     match stream {
         OutputStream::Stderr => "stderr",
@@ -266,10 +270,10 @@ impl NativeProcess {
         &self,
         env: &'env Env,
         around: Option<&NativeCall>,
-        cols: f64,
-        rows: f64,
+        cols: Unknown<'_>,
+        rows: Unknown<'_>,
     ) -> napi::Result<PromiseRaw<'env, ()>> {
-        let size = PtySize { cols: count(env, "cols", cols)?, rows: count(env, "rows", rows)? };
+        let size = PtySize { cols: size(env, "cols", cols)?, rows: size(env, "rows", rows)? };
         if size.cols == 0 || size.rows == 0 {
             let name = if size.cols == 0 { "cols" } else { "rows" };
             return Err(invalid_argument(env, name, "is 0; give 1 or more"));

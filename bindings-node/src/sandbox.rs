@@ -9,7 +9,7 @@ use sandhold_core::{
     SandboxHandle as _, SandboxHandleExt as _, WatchOptions, WriteOptions,
 };
 
-use crate::convert::{Options, millis};
+use crate::convert::{Options, extract, millis};
 use crate::errors::thrown;
 use crate::js::Data;
 use crate::process::{self, NativeProcess};
@@ -186,9 +186,10 @@ impl NativeSandbox {
         &self,
         env: &'env Env,
         around: Option<&NativeCall>,
-        path: String,
+        path: Unknown<'_>,
         options: Option<Object<'_>>,
     ) -> napi::Result<PromiseRaw<'env, NativeDownload>> {
+        let path = extract::<String>(env, "read", "path", path)?;
         let options = read(env, options)?;
         let sandbox = self.0.sandbox.clone();
         call(env, around, async move { sandbox.read(&path, options).await })
@@ -200,8 +201,9 @@ impl NativeSandbox {
         &self,
         env: &'env Env,
         around: Option<&NativeCall>,
-        path: String,
+        path: Unknown<'_>,
     ) -> napi::Result<PromiseRaw<'env, Data>> {
+        let path = extract::<String>(env, "readBytes", "path", path)?;
         let sandbox = self.0.sandbox.clone();
         call(env, around, async move { sandbox.read_bytes(&path).await })
     }
@@ -212,8 +214,9 @@ impl NativeSandbox {
         &self,
         env: &'env Env,
         around: Option<&NativeCall>,
-        path: String,
+        path: Unknown<'_>,
     ) -> napi::Result<PromiseRaw<'env, String>> {
+        let path = extract::<String>(env, "readText", "path", path)?;
         let sandbox = self.0.sandbox.clone();
         call(env, around, async move { sandbox.read_text(&path).await })
     }
@@ -224,10 +227,11 @@ impl NativeSandbox {
         &self,
         env: &'env Env,
         around: Option<&NativeCall>,
-        path: String,
+        path: Unknown<'_>,
         body: Either<&NativeUpload, Unknown<'_>>,
         options: Option<Object<'_>>,
     ) -> napi::Result<PromiseRaw<'env, values::EntryInfo>> {
+        let path = extract::<String>(env, "write", "path", path)?;
         let (body, known) = match body {
             Either::A(upload) => (upload.body(), None),
             Either::B(body) => {
@@ -248,9 +252,10 @@ impl NativeSandbox {
         &self,
         env: &'env Env,
         around: Option<&NativeCall>,
-        path: String,
+        path: Unknown<'_>,
         options: Option<Object<'_>>,
     ) -> napi::Result<PromiseRaw<'env, values::EntryInfo>> {
+        let path = extract::<String>(env, "stat", "path", path)?;
         let options = by(env, "stat", options)?;
         let sandbox = self.0.sandbox.clone();
         call(env, around, async move { sandbox.stat(&path, options).await })
@@ -262,9 +267,10 @@ impl NativeSandbox {
         &self,
         env: &'env Env,
         around: Option<&NativeCall>,
-        path: String,
+        path: Unknown<'_>,
         options: Option<Object<'_>>,
     ) -> napi::Result<PromiseRaw<'env, values::EntryInfo>> {
+        let path = extract::<String>(env, "makeDir", "path", path)?;
         let options = by(env, "makeDir", options)?;
         let sandbox = self.0.sandbox.clone();
         call(env, around, async move { sandbox.make_dir(&path, options).await })
@@ -276,8 +282,9 @@ impl NativeSandbox {
         &self,
         env: &'env Env,
         around: Option<&NativeCall>,
-        path: String,
+        path: Unknown<'_>,
     ) -> napi::Result<PromiseRaw<'env, bool>> {
+        let path = extract::<String>(env, "exists", "path", path)?;
         let sandbox = self.0.sandbox.clone();
         call(env, around, async move { sandbox.exists(&path).await })
     }
@@ -288,9 +295,10 @@ impl NativeSandbox {
         &self,
         env: &'env Env,
         around: Option<&NativeCall>,
-        path: String,
+        path: Unknown<'_>,
         options: Option<Object<'_>>,
     ) -> napi::Result<PromiseRaw<'env, Vec<values::EntryInfo>>> {
+        let path = extract::<String>(env, "list", "path", path)?;
         let options = list(env, options)?;
         let sandbox = self.0.sandbox.clone();
         call(env, around, async move { Ok(values::all(sandbox.list(&path, options).await?)) })
@@ -302,10 +310,12 @@ impl NativeSandbox {
         &self,
         env: &'env Env,
         around: Option<&NativeCall>,
-        source: String,
-        destination: String,
+        source: Unknown<'_>,
+        destination: Unknown<'_>,
         options: Option<Object<'_>>,
     ) -> napi::Result<PromiseRaw<'env, values::EntryInfo>> {
+        let source = extract::<String>(env, "rename", "source", source)?;
+        let destination = extract::<String>(env, "rename", "destination", destination)?;
         let options = by(env, "rename", options)?;
         let sandbox = self.0.sandbox.clone();
         call(env, around, async move { sandbox.rename(&source, &destination, options).await })
@@ -317,9 +327,10 @@ impl NativeSandbox {
         &self,
         env: &'env Env,
         around: Option<&NativeCall>,
-        path: String,
+        path: Unknown<'_>,
         options: Option<Object<'_>>,
     ) -> napi::Result<PromiseRaw<'env, ()>> {
+        let path = extract::<String>(env, "remove", "path", path)?;
         let options = by(env, "remove", options)?;
         let sandbox = self.0.sandbox.clone();
         call(env, around, async move { sandbox.remove(&path, options).await })
@@ -331,9 +342,10 @@ impl NativeSandbox {
         &self,
         env: &'env Env,
         around: Option<&NativeCall>,
-        path: String,
+        path: Unknown<'_>,
         options: Option<Object<'_>>,
     ) -> napi::Result<PromiseRaw<'env, NativeWatch>> {
+        let path = extract::<String>(env, "watch", "path", path)?;
         let options = watch(env, options)?;
         let sandbox = self.0.sandbox.clone();
         call(env, around, async move { sandbox.watch(&path, options).await })
@@ -411,9 +423,9 @@ impl NativeSandbox {
         &self,
         env: &'env Env,
         around: Option<&NativeCall>,
-        lease: f64,
+        lease: Unknown<'_>,
     ) -> napi::Result<PromiseRaw<'env, ()>> {
-        let lease = millis(env, "lease", lease)?;
+        let lease = millis(env, "lease", extract(env, "setLease", "lease", lease)?)?;
         let sandbox = self.0.sandbox.clone();
         call(env, around, async move { sandbox.set_lease(lease).await })
     }

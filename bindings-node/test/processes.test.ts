@@ -242,7 +242,12 @@ test('an argument of a wrong type is named', async t => {
     [sandbox.exec('true', { onOutput: 3 as never }), /onOutput/],
     [sandbox.exec('true', { timout: 3 } as never), /timout/],
     [sandbox.start('true', { pty: { cols: 80 } as never }), /pty/],
-    [sandbox.attach(null as never), /process/]
+    [sandbox.attach(null as never), /process/],
+    [sandbox.readText(3 as never), /path/],
+    [sandbox.rename('a', undefined as never), /destination/],
+    [sandbox.setLease('1s' as never), /lease/],
+    [host().find({} as never), /key/],
+    [host().acquire(undefined as never), /key/]
   ]
   for (const [refused, message] of wrong) await assert.rejects(refused, { name: 'TypeError', message })
 })
