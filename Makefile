@@ -8,7 +8,7 @@ PYTHON_CRATE = --manifest-path bindings-python/Cargo.toml --locked
 NODE_CRATE = --manifest-path bindings-node/Cargo.toml --locked
 BINDINGS_TARGET = --target-dir "$(TARGET_DIR)/bindings"
 
-.PHONY: helper quickstart python node test test-python test-node fuzz fmt lint docs deny proto ci
+.PHONY: helper quickstart checkpoints python node test test-python test-node fuzz fmt lint docs deny proto ci
 
 # The one program that local sandboxes consist of, static, so that it runs in any root.
 helper:
@@ -19,6 +19,10 @@ helper:
 SELECT ?= -p sandhold-examples
 quickstart: helper
 	$(CARGO) run -j $(JOBS) --release $(SELECT) --bin quickstart -- $(or $(REPO),.)
+
+# The work of a sandbox is kept after each turn, and goes on from a mirror after everything else is lost.
+checkpoints: helper
+	$(CARGO) run -j $(JOBS) --release $(SELECT) --features sandhold-examples/persist --bin checkpoints
 
 # The package for Python with the helper inside, at target/wheels; needs maturin (`pip install maturin`).
 python: helper

@@ -32,7 +32,8 @@ pub enum Phase {
     Restoring,
 }
 
-/// Called about every hundredth of a second at most, on a thread of the operation; it should return soon.
+/// Called after every few files, on the threads of the operation, so that a count may come behind a greater one; it should
+/// return soon.
 #[derive(Clone)]
 pub struct ProgressFn(Arc<dyn Fn(Progress) + Send + Sync>);
 
