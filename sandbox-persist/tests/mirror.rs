@@ -447,6 +447,20 @@ async fn a_mirror_that_is_not_there_fails_and_the_snapshot_stays(remote: Remote)
     assert!(tree(&place.work).len() > 4);
 }
 
+#[tokio::test]
+async fn an_upload_that_has_no_time_left_says_so_and_stays_in_the_queue() {
+    let (place, remote) = (Place::new().await, Remote::file().unwrap());
+    let mirror = remote.open();
+    let snapshot = captured(&place).await;
+    let late = mirror.upload_within(&place.vault, &snapshot.id, std::time::Duration::ZERO).await.unwrap_err();
+    assert_eq!((late.kind(), late.reason()), (ErrorKind::Timeout, Some("budget")), "{late}");
+    let kept = place.vault.snapshot(snapshot.id.as_str()).await.unwrap();
+    assert_eq!(kept.remote.unwrap().error.as_deref(), Some("budget"));
+    assert_eq!(mirror.queued(&place.vault).await.unwrap(), std::slice::from_ref(&snapshot.id));
+    let answers = mirror.resume(&place.vault).await.unwrap();
+    assert!(answers[0].1.as_ref().unwrap().is_mirrored());
+}
+
 /// Uploads in a process of its own, which is killed after its second part.
 #[cfg(all(feature = "s3", feature = "testing"))]
 #[tokio::test]
