@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 use sandhold_core::testing::{FakeOptions, FakeProvider, Verb};
-use sandhold_core::{AcquireOptions, AcquireOutcome, MemoryRegistry, Registry, Sandbox, Sandboxes};
+use sandhold_core::{
+    AcquireOptions, AcquireOutcome, Exclusion, MemoryRegistry, Registry, Sandbox, Sandboxes,
+};
 use sandhold_registry::SqliteRegistry;
 use tempfile::TempDir;
 
@@ -19,8 +21,8 @@ type Result<T> = std::result::Result<T, Failure>;
 /// The most that one idle handle may take.
 const MOST_BYTES: u64 = 4 * 1024;
 
-/// The most processor time that one acquire on a warm record may take.
-const MOST_TIME: Duration = Duration::from_millis(1);
+/// The most processor time that one acquire on a warm record may take; of a build that is not optimised, three times that.
+const MOST_TIME: Duration = Duration::from_millis(if cfg!(debug_assertions) { 3 } else { 1 });
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() -> Result<ExitCode> {
@@ -44,16 +46,21 @@ async fn main() -> Result<ExitCode> {
     Ok(if met { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+/// This process is the only host there is: nobody is to be excluded, and without tags nobody else could be found.
+fn options() -> AcquireOptions {
+    AcquireOptions::default().with_exclusion(Exclusion::BestEffort)
+}
+
 /// Holds one handle of each key, and shares out by how much the process has grown since it last held none.
 async fn idle(sandboxes: &Sandboxes, handles: usize) -> Result<bool> {
     // What the sandboxes and their records take is no part of the handles: they are made, and let go of.
     for index in 0..handles {
-        sandboxes.acquire(format!("key-{index}"), AcquireOptions::default()).await?;
+        sandboxes.acquire(format!("key-{index}"), options()).await?;
     }
     let before = resident()?;
     let mut held: Vec<Sandbox> = Vec::with_capacity(handles);
     for index in 0..handles {
-        held.push(sandboxes.acquire(format!("key-{index}"), AcquireOptions::default()).await?.sandbox);
+        held.push(sandboxes.acquire(format!("key-{index}"), options()).await?.sandbox);
     }
     let each = resident()?.saturating_sub(before) / handles as u64;
     let met = each <= MOST_BYTES;
@@ -65,10 +72,10 @@ async fn idle(sandboxes: &Sandboxes, handles: usize) -> Result<bool> {
 async fn warm(name: &str, provider: &FakeProvider, registry: Arc<dyn Registry>) -> Result<bool> {
     const TIMES: u32 = 2_000;
     let sandboxes = Sandboxes::new(Arc::new(provider.clone())).with_registry(registry);
-    sandboxes.acquire("warm", AcquireOptions::default()).await?;
+    sandboxes.acquire("warm", options()).await?;
     let (calls, before) = (provider.counts(), processor_time());
     for _ in 0..TIMES {
-        let acquired = sandboxes.acquire("warm", AcquireOptions::default()).await?;
+        let acquired = sandboxes.acquire("warm", options()).await?;
         if acquired.outcome != AcquireOutcome::Connected {
             return Err("a warm record was not attached to".into());
         }
