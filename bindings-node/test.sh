@@ -35,7 +35,9 @@ node_modules/.bin/tsc --project test/tsconfig.json --outDir "$place/test"
 # What is compared with the face for Python.
 cp ../bindings-python/python/sandhold/_native.pyi "$place/python.pyi"
 log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+SANDHOLD_TEST_HOME=$(mktemp -d)
+export SANDHOLD_TEST_HOME
+trap 'rm -rf "$log" "$SANDHOLD_TEST_HOME"' EXIT
 status=0
 (cd "$place" && timeout -k 10 "${TEST_SECONDS:-600}" node --test --test-reporter=spec "$@" test/*.test.js) >"$log" 2>&1 || status=$?
 cat "$log"

@@ -12,14 +12,15 @@ export function directory(): string {
   return path
 }
 
-export const home = directory()
+// One for all test programs, which are quicker with it.
+export const home = process.env['SANDHOLD_TEST_HOME'] ?? directory()
 export const provider = new LocalProvider({ home })
 
 let keys = 0
 
 /** A key whose sandbox goes with its test. */
 export function newKey(t: TestContext): string {
-  const key = `key-${keys++}`
+  const key = `key-${process.pid}-${keys++}`
   t.after(() => new Sandboxes(provider).destroy(key))
   return key
 }
