@@ -91,7 +91,9 @@ pub(crate) fn pause_failed(error: &Error) -> EventKind {
     EventKind::PauseFailed { kind: error.kind(), reason: error.reason() }
 }
 
-/// Record `pausing`, pause, record `paused`; a failed pause leaves it running and recorded as `ready`.
+/// Record `pausing`, pause, record `paused`; a failed pause leaves it recorded as it was.
+///
+/// One that owes a resume hook is not recorded as `pausing`: whatever becomes of the pause, the hook stays owed.
 pub(crate) async fn pause(
     home: &Home,
     key: &Key,
@@ -99,13 +101,21 @@ pub(crate) async fn pause(
     id: &SandboxId,
     lease: &Lease,
 ) -> Result<PauseOutcome> {
-    let record = enter(home, record, Phase::Pausing, lease).await?;
+    let mut record = match record {
+        Some(record) => Some(seen_from_here(home, record, lease, "pause").await?),
+        None => None,
+    };
+    let owes = record.as_ref().is_some_and(|record| owes_a_hook(record.phase));
+    if !owes {
+        record = enter(home, record, Phase::Pausing, lease).await?;
+    }
     let pause = home.provider.pause_opts(id, PauseOptions::default());
     match within(home, key, lease, "pause", pause).await {
         Ok(outcome) => {
             enter(home, record, Phase::Paused, lease).await?;
             Ok(outcome)
         }
+        Err(error) if owes => Err(error),
         Err(error) => Err(failed(home, record, Phase::Ready, lease, error).await),
     }
 }
@@ -254,7 +264,11 @@ async fn tagged(home: &Home, key: &Key) -> Result<Vec<SandboxInfo>> {
 pub(crate) async fn find(home: &Home, key: &Key) -> Result<Option<SandboxInfo>> {
     let record = home.load(key).await?;
     if let Some(id) = record.as_ref().and_then(|record| record.id.as_ref()) {
-        return home.provider.find_id(id).await;
+        let found = home.provider.find_id(id).await?;
+        if let (None, Some(record)) = (&found, &record) {
+            home.check_absence(record, "find")?;
+        }
+        return Ok(found);
     }
     Ok(tagged(home, key).await?.into_iter().find(|info| !is_abandoned(record.as_ref(), info)))
 }
@@ -360,8 +374,22 @@ pub(crate) async fn destroy(
     hooks: Option<&Arc<dyn Hooks>>,
 ) -> Result<DestroyOutcome> {
     let held = Held::take(home, key, &Weak::new(), "destroy").await?;
+    let destroyed = destroy_held(home, key, hooks, &held).await?;
+    // Of what the key has under this lease: a start was waited for, and an acquire after the destroy makes another one.
+    if let Some(fate) = home.fates.of(key) {
+        fate.finish(End::Destroyed);
+    }
+    Ok(destroyed)
+}
+
+async fn destroy_held(
+    home: &Home,
+    key: &Key,
+    hooks: Option<&Arc<dyn Hooks>>,
+    held: &Held,
+) -> Result<DestroyOutcome> {
     let record = match home.load(key).await? {
-        Some(record) if record.phase == Phase::Creating => settled(home, record, &held, "destroy").await?,
+        Some(record) if record.phase == Phase::Creating => settled(home, record, held, "destroy").await?,
         record => record,
     };
     let lease = held.lease(home, key).await?;
@@ -445,12 +473,34 @@ pub(crate) async fn destroy_one(home: &Home, key: &Key, fate: &Fate, held: &Held
     Ok(destroyed)
 }
 
-/// Writes the destroy down before it is sent, so that whoever comes next finishes it; returns what is left of the record.
-pub(crate) async fn destroy_recorded(
+/// The record of a sandbox that may be changed from here: one that was made under other credentials is looked for first, so
+/// that nothing is written about a sandbox that this host cannot reach.
+///
+/// # Errors
+/// [`ErrorKind::Ownership`] with reason `fingerprint` where it is not found.
+async fn seen_from_here(
     home: &Home,
     mut record: Record,
     lease: &Lease,
+    operation: &'static str,
+) -> Result<Record> {
+    let here = home.provider.fingerprint();
+    if let Some(id) = record.id.as_ref().filter(|_| record.fingerprint != here) {
+        if within(home, &record.key, lease, "find", home.provider.find_id(id)).await?.is_none() {
+            home.check_absence(&record, operation)?;
+        }
+        record.fingerprint = here;
+    }
+    Ok(record)
+}
+
+/// Writes the destroy down before it is sent, so that whoever comes next finishes it; returns what is left of the record.
+pub(crate) async fn destroy_recorded(
+    home: &Home,
+    record: Record,
+    lease: &Lease,
 ) -> Result<(DestroyOutcome, Option<Record>)> {
+    let mut record = seen_from_here(home, record, lease, "destroy").await?;
     record.enter(Phase::Destroying);
     record.replaces = None;
     let record = home.registry.store(record, lease).await?;

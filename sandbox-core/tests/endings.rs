@@ -8,9 +8,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use sandhold_core::testing::{FakeProvider, Fault, Gate, Verb};
 use sandhold_core::{
-    AcquireOptions, DestroyOutcome, ErrorKind, Hooks, How, Key, MemoryRegistry, OnGone, Owner, PersistHook,
-    Phase, REASON_REPLACED, Registry as _, ReplaceWhenGone, RestoreReason, RestoreReport, Result, Sandbox,
-    SandboxHandleExt as _, Sandboxes,
+    AcquireOptions, DestroyOutcome, Error, ErrorKind, Hooks, How, Key, MemoryRegistry, OnGone, Outcome,
+    Owner, PersistHook, Phase, REASON_REPLACED, Registry as _, ReplaceWhenGone, RestoreReason, RestoreReport,
+    Result, Sandbox, SandboxHandleExt as _, Sandboxes,
 };
 
 /// Counts the hooks of an end; the one that saves the work looks at it.
@@ -196,4 +196,46 @@ async fn a_destroy_that_was_written_down_is_not_undone_by_a_call_of_another_host
         assert_ne!(next.provider_id(), sandbox.provider_id(), "{verb}");
         assert_eq!(provider.alive().len(), 1, "{verb}");
     }
+}
+
+#[tokio::test]
+async fn a_value_that_follows_its_key_ends_no_sandbox_that_another_host_made_after_its_own() {
+    let (provider, registry) = (FakeProvider::new(), MemoryRegistry::new());
+    let host = || Sandboxes::new(Arc::new(provider.clone())).with_registry(Arc::new(registry.clone()));
+    let mine = host().acquire("k", options().with_on_gone(OnGone::Reacquire)).await.unwrap().sandbox;
+    provider.vanish(mine.provider_id().unwrap());
+    let next = host().acquire("k", options()).await.unwrap().sandbox;
+    // It learns of it by a call that may have taken effect.
+    let gone = Error::new(ErrorKind::Gone, "gone").with_outcome(Outcome::Unknown);
+    provider.script(Verb::Inside, Fault::Before(gone));
+    mine.exists("/f").await.unwrap_err();
+    for refused in [mine.stop().await.map(drop), mine.pause().await.map(drop), mine.destroy().await.map(drop)]
+    {
+        let error = refused.unwrap_err();
+        assert_eq!((error.kind(), error.reason()), (ErrorKind::Stale, Some(REASON_REPLACED)), "{error}");
+    }
+    next.exists("/f").await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_destroy_by_key_that_waited_for_a_start_ends_the_value_that_follows() {
+    let provider = FakeProvider::new();
+    let sandboxes = Sandboxes::new(Arc::new(provider.clone()));
+    let gate = Gate::new();
+    provider.script(Verb::Create, Fault::HoldBefore(gate.clone()));
+    let start = sandboxes.clone();
+    let following = options().with_on_gone(OnGone::Reacquire);
+    let start = tokio::spawn(async move { start.acquire("k", following).await });
+    gate.arrived(1).await;
+    let destroy = tokio::spawn({
+        let sandboxes = sandboxes.clone();
+        async move { sandboxes.destroy("k").await }
+    });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    gate.open();
+    let sandbox = start.await.unwrap().unwrap().sandbox;
+    assert_eq!(destroy.await.unwrap().unwrap(), DestroyOutcome::Destroyed);
+    let error = sandbox.exists("/f").await.unwrap_err();
+    assert_eq!((error.kind(), error.reason()), (ErrorKind::Gone, Some("destroyed")));
+    assert_eq!(provider.counts().created, 1);
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use sandhold_core::testing::{FakeOptions, FakeProvider, Fault, Verb};
 use sandhold_core::{
-    AcquireOptions, Error, ErrorKind, How, Key, MemoryRegistry, Owner, Phase, REASON_MOVED, Record,
-    Registry as _, SandboxId, Sandboxes,
+    AcquireOptions, DestroyOutcome, Error, ErrorKind, How, Key, MemoryRegistry, Owner, Phase, REASON_MOVED,
+    Record, Registry as _, SandboxHandle as _, SandboxId, Sandboxes, StopOutcome,
 };
 
 struct Stage {
@@ -107,11 +107,37 @@ async fn a_destroy_under_other_credentials_forgets_nothing_that_may_exist() {
             continue;
         }
         assert_moved(&moved.destroy("k").await.unwrap_err());
-        assert_eq!(stage.record().await.id, Some(id));
+        let left = stage.record().await;
+        assert_eq!((left.id, left.phase), (Some(id.clone()), Phase::Ready));
         assert_moved(&moved.acquire("k", options()).await.unwrap_err());
-        // Whoever has the credentials finishes it.
-        assert_eq!(stage.host().acquire("k", options()).await.unwrap().facts.how, How::Fresh);
+        // Whoever has the credentials goes on.
+        let next = stage.host().acquire("k", options()).await.unwrap();
+        assert_eq!(next.facts.how, How::Replaced { old: id });
     }
+}
+
+#[tokio::test]
+async fn what_other_credentials_do_not_show_is_neither_told_as_gone_nor_changed() {
+    let (stage, there) = (Stage::new(), FakeProvider::new().with_fingerprint("elsewhere"));
+    let mine = stage.host().acquire("k", options()).await.unwrap().sandbox;
+    let moved = stage.host_at(&there);
+    let before = stage.record().await.version;
+    assert_moved(&moved.find("k").await.unwrap_err());
+    assert_moved(&moved.lazy("k", options()).unwrap().info().await.unwrap_err());
+    assert_moved(&moved.stop("k").await.unwrap_err());
+    assert_moved(&moved.destroy("k").await.unwrap_err());
+    assert_eq!(stage.record().await.version, before);
+    let again = stage.host().acquire("k", options()).await.unwrap();
+    assert_eq!((again.facts.how, again.sandbox.provider_id()), (How::Attached, mine.provider_id()));
+}
+
+#[tokio::test]
+async fn what_other_credentials_show_is_stopped_and_destroyed_under_them() {
+    let stage = Stage::new();
+    stage.host().acquire("k", options()).await.unwrap();
+    assert_eq!(stage.moved().stop("k").await.unwrap(), StopOutcome::Paused);
+    assert_eq!(stage.moved().destroy("k").await.unwrap(), DestroyOutcome::Destroyed);
+    assert!(stage.provider.alive().is_empty());
 }
 
 #[tokio::test(start_paused = true)]

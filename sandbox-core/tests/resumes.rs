@@ -429,3 +429,33 @@ async fn a_hook_that_would_wait_for_itself_through_another_value_is_refused_at_o
         hooks.other.get().unwrap().exists("/f").await.unwrap();
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_pause_forgets_no_resume_hook_that_is_owed() {
+    for fault in [Fault::refused(), Fault::HangBefore] {
+        let (provider, registry, hooks) = (FakeProvider::new(), MemoryRegistry::new(), Arc::default());
+        let host = || host(&provider, &hooks).with_registry(Arc::new(registry.clone()));
+        let sandbox = acquired(&host()).await;
+        sandbox.pause().await.unwrap();
+        hooks.fail(true);
+        sandbox.resume().await.unwrap_err();
+        hooks.fail(false);
+        let runs = hooks.runs();
+        provider.script(Verb::Pause, fault);
+        host().stop("k").await.unwrap_err();
+        assert_eq!(phase(&registry).await, Phase::Resuming);
+        acquired(&host()).await;
+        assert_eq!((hooks.runs(), phase(&registry).await), (runs + 1, Phase::Ready));
+    }
+}
+
+#[tokio::test]
+async fn a_failed_pause_of_a_paused_sandbox_leaves_it_recorded_as_paused() {
+    let (provider, registry, hooks) = (FakeProvider::new(), MemoryRegistry::new(), Arc::default());
+    let host = || host(&provider, &hooks).with_registry(Arc::new(registry.clone()));
+    acquired(&host()).await;
+    host().stop("k").await.unwrap();
+    provider.script(Verb::Pause, Fault::refused());
+    host().stop("k").await.unwrap_err();
+    assert_eq!(phase(&registry).await, Phase::Paused);
+}

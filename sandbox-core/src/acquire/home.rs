@@ -9,7 +9,7 @@ use super::{
     AcquireOptions, Acquired, DEFAULT_ACQUIRE_DEADLINE, DEFAULT_RECORD_LEASE, REASON_BUSY, REASON_MOVED,
 };
 use crate::events::{DEFAULT_EVENT_CAPACITY, Event, EventKind, Teller};
-use crate::fate::{End, Fates};
+use crate::fate::Fates;
 use crate::hooks::{DEFAULT_HOOK_DEADLINE, Hooks, PersistHook};
 use crate::lifecycle::{self, StopOutcome};
 use crate::providers::Providers;
@@ -142,14 +142,7 @@ impl Home {
         hooks: Option<&Arc<dyn Hooks>>,
     ) -> Result<DestroyOutcome> {
         flight::refuse_inside(self, key, "destroy")?;
-        // Of what the key has before: an acquire right after the destroy makes another one.
-        let fate = self.fates.of(key);
-        let destroyed =
-            self.routed(key, |home| async move { lifecycle::destroy(&home, key, hooks).await }).await?;
-        if let Some(fate) = fate {
-            fate.finish(End::Destroyed);
-        }
-        Ok(destroyed)
+        self.routed(key, |home| async move { lifecycle::destroy(&home, key, hooks).await }).await
     }
 
     pub(crate) async fn confirm_move(self: &Arc<Self>, key: &Key) -> Result<bool> {

@@ -108,7 +108,12 @@ impl Sandbox {
         .with_context("key", &self.shared.key))
     }
 
-    /// The sandbox to act on, without acquiring one: a start of this value that is in flight is waited for.
+    /// The sandbox to act on, without acquiring one: a start of this value that is in flight is waited for. `None` is for
+    /// values that have had none.
+    ///
+    /// # Errors
+    /// As of its calls where the sandbox has ended, also of a value that follows its key: the one that the key has by now
+    /// is not the one that was meant.
     pub(super) async fn in_hand(&self, operation: &'static str) -> Result<Option<Arc<Fate>>> {
         if let Some(fate) = self.usable()? {
             return Ok(Some(fate));
@@ -118,7 +123,10 @@ impl Sandbox {
         let _starting = tokio::time::timeout(home.wait_limit, starting.lock())
             .await
             .map_err(|_| home.busy(key, operation))?;
-        self.usable()
+        match (self.usable()?, self.fate()) {
+            (None, Some(lost)) => Err(self.refused(lost.end().unwrap_or(End::Gone))),
+            (usable, _) => Ok(usable),
+        }
     }
 
     pub(super) fn without_sandbox(&self, operation: &'static str) -> Error {
@@ -226,6 +234,7 @@ impl Sandbox {
                 Err(error) if is_replaced(&error) => {}
                 destroyed => return destroyed,
             }
+            self.finish(End::Destroyed);
         }
         Ok(DestroyOutcome::AlreadyGone)
     }
