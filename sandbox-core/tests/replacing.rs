@@ -6,11 +6,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use sandhold_core::testing::{FakeProvider, Fault, Verb};
+use sandhold_core::testing::{FakeOptions, FakeProvider, Fault, Verb};
 use sandhold_core::{
-    AcquireOptions, AcquireOutcome, Error, ErrorKind, Hooks, How, MemoryRegistry, OnSpecConflict, Outcome,
-    PersistHook, ReplaceWhenGone, ReplacedBecause, RestoreReason, RestoreReport, Result, Sandbox,
-    SandboxHandleExt as _, SandboxSpec, Sandboxes,
+    AcquireOptions, AcquireOutcome, Attempt, CreateOptions, Error, ErrorKind, EventKind, Exclusion,
+    Generation, Hooks, How, Key, MemoryRegistry, OnSpecConflict, Outcome, Owner, PersistHook, Phase,
+    Registry as _, ReplaceWhenGone, ReplacedBecause, RestoreReason, RestoreReport, Result, Sandbox,
+    SandboxHandleExt as _, SandboxProvider as _, SandboxSpec, Sandboxes, Tags,
 };
 
 fn host(provider: &FakeProvider) -> Sandboxes {
@@ -213,4 +214,125 @@ async fn a_sandbox_that_is_gone_is_replaced_without_hooks() {
     provider.vanish(sandbox.provider_id().unwrap());
     sandboxes.acquire("k", replacing("node")).await.unwrap();
     assert_eq!((leaving.steps(), provider.alive().len()), (Vec::<String>::new(), 1));
+}
+
+/// Another host of this registry.
+fn at(provider: &FakeProvider, registry: &Arc<MemoryRegistry>) -> Sandboxes {
+    host(provider).with_registry(registry.clone())
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+const LONG: Duration = Duration::from_secs(900);
+
+#[tokio::test(start_paused = true)]
+async fn an_open_create_of_another_spec_is_settled_before_it_is_replaced() {
+    for (fault, replaces) in [(Fault::HangAfter, true), (Fault::HangBefore, false)] {
+        let (provider, registry) = (FakeProvider::new(), Arc::default());
+        provider.script(Verb::Create, fault);
+        at(&provider, &registry).acquire("k", of("python").with_deadline(SECOND)).await.unwrap_err();
+        let next =
+            at(&provider, &registry).acquire("k", replacing("node").with_deadline(LONG)).await.unwrap();
+        assert_eq!(matches!(next.facts.how, How::Replaced { .. }), replaces);
+        tokio::time::sleep(LONG).await;
+        let alive: Vec<_> = provider.alive().into_iter().map(|info| info.id).collect();
+        assert_eq!(alive, [next.sandbox.provider_id().unwrap().clone()]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replacement_that_is_unsupported_destroys_nothing() {
+    let mut shape = FakeOptions::default();
+    shape.capabilities.list_visibility = None;
+    let provider = FakeProvider::with_options(shape);
+    let sandboxes = host(&provider);
+    let careless = of("python").with_exclusion(Exclusion::BestEffort);
+    sandboxes.acquire("k", careless).await.unwrap();
+    let error = sandboxes.acquire("k", replacing("node")).await.unwrap_err();
+    assert_eq!((error.kind(), provider.alive().len()), (ErrorKind::Unsupported, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_may_exist_under_other_credentials_is_not_written_down_as_to_be_destroyed() {
+    let (here, there) = (FakeProvider::new(), FakeProvider::new().with_fingerprint("elsewhere"));
+    let registry = Arc::default();
+    let first = at(&here, &registry).acquire("k", of("python")).await.unwrap().sandbox;
+    let error = at(&there, &registry).acquire("k", replacing("node")).await.unwrap_err();
+    let record = registry.load(&Owner::default(), &Key::new("k").unwrap()).await.unwrap().unwrap();
+    assert_eq!((error.kind(), record.phase), (ErrorKind::Ownership, Phase::Ready));
+    let again = at(&here, &registry).acquire("k", of("python")).await.unwrap();
+    assert_eq!((again.facts.how, again.sandbox.provider_id()), (How::Attached, first.provider_id()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replacement_that_was_cut_in_its_destroy_is_remembered() {
+    for fault in [Fault::HangAfter, Fault::refused()] {
+        let (provider, registry) = (FakeProvider::new(), Arc::default());
+        let old = at(&provider, &registry).acquire("k", of("python")).await.unwrap().sandbox;
+        provider.script(Verb::Destroy, fault);
+        at(&provider, &registry).acquire("k", replacing("node").with_deadline(SECOND)).await.unwrap_err();
+        let fail = of("python").with_replace_when_gone(ReplaceWhenGone::Fail);
+        let error = at(&provider, &registry).acquire("k", fail).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Gone);
+        let next = at(&provider, &registry).acquire("k", replacing("node")).await.unwrap();
+        assert_eq!(next.facts.how, How::Replaced { old: old.provider_id().unwrap().clone() });
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_is_gone_is_not_replaced_for_its_spec_where_that_is_to_fail() {
+    let (provider, registry) = (FakeProvider::new(), Arc::default());
+    let old = at(&provider, &registry).acquire("k", of("python")).await.unwrap().sandbox;
+    provider.vanish(old.provider_id().unwrap());
+    let fail = replacing("node").with_replace_when_gone(ReplaceWhenGone::Fail);
+    let error = at(&provider, &registry).acquire("k", fail).await.unwrap_err();
+    assert_eq!((error.kind(), provider.alive().len()), (ErrorKind::Gone, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replacement_says_which_other_sandboxes_of_its_key_are_left() {
+    let provider = FakeProvider::new();
+    for generation in ["first", "second"] {
+        let tags = Tags {
+            owner: Owner::default(),
+            key: Key::new("k").unwrap(),
+            generation: Generation::new(generation),
+            attempt: Attempt::random().unwrap(),
+        };
+        provider.create_opts(CreateOptions::new(SandboxSpec::new("python"), tags)).await.unwrap();
+        tokio::time::sleep(SECOND).await;
+    }
+    let sandboxes = host(&provider);
+    let mut events = sandboxes.events();
+    let got = sandboxes.acquire("k", replacing("node")).await.unwrap();
+    assert_eq!(got.facts.duplicates.len(), provider.alive().len() - 1);
+    let mut told = false;
+    while let Ok(Some(Ok(event))) = tokio::time::timeout(SECOND, events.next()).await {
+        told |= matches!(event.kind, EventKind::DuplicateFound { .. });
+    }
+    assert!(told);
+}
+
+#[tokio::test]
+async fn a_spec_that_the_provider_refuses_ends_and_writes_nothing() {
+    let provider = FakeProvider::new();
+    let sandboxes = host(&provider);
+    let sandbox = sandboxes.acquire("k", of("a")).await.unwrap().sandbox;
+    let mut limited = replacing("b");
+    limited.spec.resources.memory = Some(1 << 30);
+    let error = sandboxes.acquire("k", limited).await.unwrap_err();
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unsupported, Outcome::NotStarted));
+    let again = sandboxes.acquire("k", of("a")).await.unwrap();
+    assert_eq!(again.sandbox.provider_id(), sandbox.provider_id());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_takes_the_place_of_a_lost_one_says_so_also_where_its_own_answer_was_lost() {
+    let provider = FakeProvider::new();
+    let sandboxes = host(&provider);
+    let old = sandboxes.acquire("k", options()).await.unwrap().sandbox.provider_id().unwrap().clone();
+    provider.vanish(&old);
+    provider.script(Verb::Create, Fault::reset_after());
+    let acquired = sandboxes.acquire("k", options()).await.unwrap();
+    assert_eq!(acquired.facts.how, How::Replaced { old });
+    assert_eq!(acquired.facts.replaced_because, Some(ReplacedBecause::Gone));
 }

@@ -48,6 +48,12 @@ pub(crate) fn network(config: &E2bConfig, network: Network) -> NetworkConfig {
     policy
 }
 
+/// Refuses what cannot be asked for.
+pub(crate) fn check(spec: &SandboxSpec) -> Result<()> {
+    refuse(spec)?;
+    volumes(spec).map(drop)
+}
+
 fn refuse(spec: &SandboxSpec) -> Result<()> {
     let unsupported = |what: String| Err(Error::new(ErrorKind::Unsupported, what).at(NAME, "create"));
     if spec.kind != Kind::Standard {

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use sandhold_core::{
     Capabilities, ConnectOptions, Connection, CreateOptions, DestroyOutcome, Error, ErrorKind, FindQuery,
     ForkOptions, ListFilter, LogLine, LogOptions, Memory, Metrics, Network, Outcome, PauseOptions,
-    PauseOutcome, Result, ResultStream, SandboxHandle, SandboxId, SandboxInfo, SandboxProvider,
+    PauseOutcome, Result, ResultStream, SandboxHandle, SandboxId, SandboxInfo, SandboxProvider, SandboxSpec,
     SnapshotFilter, SnapshotId, SnapshotInfo, SnapshotOptions,
 };
 use sha2::{Digest, Sha256};
@@ -17,7 +17,7 @@ use crate::access::SandboxAccess;
 use crate::account::Account;
 use crate::config::E2bConfig;
 use crate::control::{Control, SharedControl};
-use crate::create::{create, lease_seconds};
+use crate::create::{check, create, lease_seconds};
 use crate::error::{Call, NAME, NO_TEMPLATE};
 use crate::identity;
 use crate::paging::pages;
@@ -140,6 +140,10 @@ impl SandboxProvider for E2bProvider {
 
     fn fingerprint(&self) -> String {
         self.0.fingerprint.clone()
+    }
+
+    fn check_spec(&self, spec: &SandboxSpec) -> Result<()> {
+        check(spec)
     }
 
     async fn find(&self, query: FindQuery) -> Result<Vec<SandboxInfo>> {

@@ -30,7 +30,7 @@ impl Acquisition {
         old: Option<(SandboxId, ReplacedBecause)>,
         lease: Lease,
     ) -> Result<Acquired> {
-        self.check_exclusion()?;
+        self.check_create()?;
         let mut intent = Record::intent(
             self.home.owner.clone(),
             self.key.clone(),
@@ -48,7 +48,12 @@ impl Acquisition {
         self.set_up(found, lease).await
     }
 
-    fn check_exclusion(&self) -> Result<()> {
+    /// Refuses what no create could bring, before anything is written down or ended for it.
+    pub(super) fn check_create(&self) -> Result<()> {
+        self.home
+            .provider
+            .check_spec(&self.options.spec)
+            .map_err(|error| error.with_outcome(Outcome::NotStarted))?;
         let capabilities = self.home.provider.capabilities();
         // Without a common registry hosts meet in the listing of what is tagged with the key.
         let bounded = capabilities.tags

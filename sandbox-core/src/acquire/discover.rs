@@ -49,10 +49,13 @@ impl Acquisition {
         };
         self.check_owner(&chosen, None)?;
         let mut fresh = self.record_of(&chosen, record.as_ref())?;
-        if self.is_to_be_replaced(&fresh)? {
-            return self.replace(fresh, lease).await;
-        }
+        let is_to_be_replaced = self.is_to_be_replaced(&fresh)?;
         let duplicates = self.see_to_duplicates(&mut fresh, candidates.collect(), &mut lease).await?;
+        if is_to_be_replaced {
+            let mut acquired = self.replace(fresh, lease).await?;
+            acquired.facts.duplicates = duplicates;
+            return Ok(acquired);
+        }
         self.stage.enter("connect");
         match self.reach(&mut fresh, &chosen, &mut lease).await? {
             Some(connection) => self.attached(fresh, connection, duplicates, false, lease).await,

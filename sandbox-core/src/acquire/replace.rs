@@ -1,5 +1,6 @@
 //! Replacing the sandbox of a key that was made from another spec.
 
+use super::setup::read_mark;
 use super::steps::{Acquisition, Look};
 use super::{Acquired, ReplacedBecause};
 use crate::events::EventKind;
@@ -8,20 +9,35 @@ use crate::lifecycle::finish_destroy;
 use crate::registry::{Lease, Phase, Record};
 use crate::sandbox::Sandbox;
 use crate::tenure::Tenure;
-use crate::{DestroyOutcome, ErrorKind, Outcome, Result};
+use crate::{DestroyOutcome, ErrorKind, Outcome, Result, SandboxInfo};
 
 impl Acquisition {
     /// Destroys the sandbox of another spec, after its work was saved, and creates one of the wanted spec.
-    pub(super) async fn replace(&self, record: Record, lease: Lease) -> Result<Acquired> {
+    pub(super) async fn replace(&self, record: Record, mut lease: Lease) -> Result<Acquired> {
         self.stage.enter("replace");
+        self.check_create()?;
         let old = record.id.clone();
-        let (mut left, lease) = self.take_leave(record, lease).await?;
+        // Looked at first: what another host's credentials made is not to be ended by those that do not show it.
+        let info = match &old {
+            Some(id) => match self.look(id, Some(&record)).await? {
+                Look::Here(info) => Some(info),
+                Look::Gone => None,
+            },
+            None => None,
+        };
+        let because = if info.is_some() { ReplacedBecause::OtherSpec } else { ReplacedBecause::Gone };
+        if let Some(id) = old.as_ref().filter(|_| info.is_none()) {
+            self.check_may_replace(id)?;
+        }
+        let mut left = Some(record);
+        if let Some(info) = info {
+            self.check_owner(&info, left.as_ref())?;
+            (left, lease) = self.take_leave(left, &info, lease).await?;
+        }
         if let Some(mut record) = left.take_if(|record| !record.is_tombstone()) {
-            if record.phase == Phase::Creating && record.id.is_none() {
-                // Its create is open: a sandbox of it that comes late must be known.
-                record.abandon();
-            }
             record.enter(Phase::Destroying);
+            // Whoever comes after a crash from here on is told what the next one takes the place of.
+            (record.replaces, record.replaced_because) = (old.clone(), old.as_ref().map(|_| because));
             let record = self.home.registry.store(record, &lease).await?;
             let (destroyed, rest) = finish_destroy(&self.home, record, &lease).await?;
             if destroyed == DestroyOutcome::Destroyed {
@@ -29,20 +45,29 @@ impl Acquisition {
             }
             left = rest;
         }
-        self.create(left, old.map(|old| (old, ReplacedBecause::OtherSpec)), lease).await
+        self.create(left, old.map(|old| (old, because)), lease).await
     }
 
     /// Runs what is to run before a destroy, in a sandbox that is there; returns its record as the hooks have left it.
     ///
-    /// A persist hook that fails keeps the sandbox. A destroy hook that fails keeps nothing from ending.
-    async fn take_leave(&self, mut record: Record, mut lease: Lease) -> Result<(Option<Record>, Lease)> {
+    /// A persist hook that fails keeps the sandbox. A destroy hook that fails keeps nothing from ending. One that nobody
+    /// was handed has no work to save.
+    async fn take_leave(
+        &self,
+        record: Option<Record>,
+        info: &SandboxInfo,
+        mut lease: Lease,
+    ) -> Result<(Option<Record>, Lease)> {
         let has_hooks = self.home.persist.is_some() || self.hooks.is_some();
+        let Some(mut record) = record else { return Ok((None, lease)) };
         let Some(id) = record.id.clone().filter(|_| has_hooks) else { return Ok((Some(record), lease)) };
-        let Look::Here(info) = self.look(&id, Some(&record)).await? else { return Ok((Some(record), lease)) };
-        self.check_owner(&info, Some(&record))?;
-        let Some(connection) = self.reach(&mut record, &info, &mut lease).await? else {
+        let Some(connection) = self.reach(&mut record, info, &mut lease).await? else {
             return Ok((Some(record), lease));
         };
+        if record.setup_done.is_none() && read_mark(&*connection.handle, &record.generation).await?.is_none()
+        {
+            return Ok((Some(record), lease));
+        }
         let (sandbox, _) =
             Sandbox::acquired(&self.home, &record, connection.handle, &self.options, self.hooks.clone());
         let tenure = Tenure::new(lease);

@@ -22,10 +22,12 @@ impl Acquisition {
     /// Takes over an open create: its sandbox is adopted, or its absence is proven.
     pub(super) async fn settle_and_go_on(&self, mut record: Record, lease: Lease) -> Result<Acquired> {
         let since = record.begun();
+        let is_to_be_replaced = self.is_to_be_replaced(&record)?;
         // Not where this caller wants another one, or none; nor where the age of an attempt tells contenders apart.
         let may_send = self.home.provider.capabilities().idempotent_create
             && self.home.spans_hosts()
             && self.options.provider_id.is_none()
+            && !is_to_be_replaced
             && (record.replaces.is_none() || self.options.replace_when_gone == ReplaceWhenGone::Create);
         let absence = if may_send { Absence::Seen } else { Absence::Proven };
         if self.options.provider_id.is_some() && !self.home.provider.capabilities().tags {
@@ -40,7 +42,10 @@ impl Acquisition {
             Some(info) => {
                 let (found, lease) = self.adopt(record, info, since, lease).await?;
                 self.check_named(found.connection.handle.id())?;
-                self.set_up(found, lease).await
+                match is_to_be_replaced {
+                    true => self.replace(found.record, lease).await,
+                    false => self.set_up(found, lease).await,
+                }
             }
             None if may_send => {
                 let (found, lease) = self.send_create(record, 1, lease).await.map_err(|error| {
@@ -124,9 +129,14 @@ impl Acquisition {
         };
         record.id = Some(info.id);
         record.fingerprint = self.home.provider.fingerprint();
+        let old = record.replaces.clone();
         let found = Found { record, connection, how: How::Adopted, duplicates: Vec::new() };
         // While its answer was lost, another host may have made one.
-        self.contend(found, sent_at, lease).await
+        let (mut found, lease) = self.contend(found, sent_at, lease).await?;
+        if let Some(old) = old.filter(|_| found.how == How::Adopted) {
+            found.how = How::Replaced { old };
+        }
+        Ok((found, lease))
     }
 }
 

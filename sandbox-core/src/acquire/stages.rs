@@ -38,6 +38,8 @@ const TRANSITIONS: &[(&str, &str, &str)] = &[
     ("settle", "discover", "its absence is proven"),
     ("settle", "connect", "the attempt is found, and adopted"),
     ("connect", "contend", "adopted"),
+    ("connect", "replace", "adopted, and of another spec"),
+    ("contend", "replace", "adopted, and of another spec"),
     ("contend", "record", "another host was first"),
     ("connect", "on_resume", "it was paused"),
     ("connect", "restore", "to be set up"),

@@ -139,7 +139,9 @@ impl Acquisition {
         if let Some(known) = record.as_ref().and_then(|record| record.id.as_ref()) {
             self.check_named(known)?;
         }
-        if let Some(record) = record.as_ref().filter(|record| !record.is_tombstone())
+        // An open create is settled first: what it made is replaced like any other.
+        let is_made = |record: &&Record| !record.is_tombstone() && record.phase != Phase::Creating;
+        if let Some(record) = record.as_ref().filter(is_made)
             && self.is_to_be_replaced(record)?
         {
             return self.replace(record.clone(), lease).await;
@@ -203,14 +205,20 @@ impl Acquisition {
             // What an earlier acquire has found gone, and could not replace.
             None => record.as_ref().and_then(|record| record.replaces.clone()),
         };
-        if self.options.replace_when_gone == ReplaceWhenGone::Fail
-            && let Some(id) = gone
-        {
-            return Err(self
-                .error(ErrorKind::Gone, "the sandbox of this key is gone")
-                .with_context("id", id));
+        if let Some(id) = &gone {
+            self.check_may_replace(id)?;
         }
         self.discover(record, gone, lease).await
+    }
+
+    /// Refuses to take the place of one that is gone where the caller wants that one or none.
+    pub(super) fn check_may_replace(&self, gone: &SandboxId) -> Result<()> {
+        match self.options.replace_when_gone {
+            ReplaceWhenGone::Create => Ok(()),
+            ReplaceWhenGone::Fail => {
+                Err(self.error(ErrorKind::Gone, "the sandbox of this key is gone").with_context("id", gone))
+            }
+        }
     }
 
     /// Looks for a sandbox by id; *gone* must hold under the credentials that made it.

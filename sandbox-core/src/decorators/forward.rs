@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use crate::{
     Capabilities, ConnectOptions, Connection, CreateOptions, DestroyOutcome, FindQuery, ForkOptions,
     ListFilter, LogLine, LogOptions, Metrics, Network, PauseOptions, PauseOutcome, Result, ResultStream,
-    SandboxHandle, SandboxId, SandboxInfo, SandboxProvider, SnapshotFilter, SnapshotId, SnapshotInfo,
-    SnapshotOptions,
+    SandboxHandle, SandboxId, SandboxInfo, SandboxProvider, SandboxSpec, SnapshotFilter, SnapshotId,
+    SnapshotInfo, SnapshotOptions,
 };
 
 macro_rules! forward {
@@ -23,6 +23,10 @@ macro_rules! forward {
 
             fn fingerprint(&self) -> String {
                 (**self).fingerprint()
+            }
+
+            fn check_spec(&self, spec: &SandboxSpec) -> Result<()> {
+                (**self).check_spec(spec)
             }
 
             fn capabilities(&self) -> Capabilities {

@@ -7,8 +7,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::{
     Capabilities, ConnectOptions, Connection, CreateOptions, DestroyOutcome, Error, ErrorKind, FindQuery,
     ForkOptions, ListFilter, LogLine, LogOptions, Metrics, Network, PauseOptions, PauseOutcome, Result,
-    ResultStream, SandboxHandle, SandboxId, SandboxInfo, SandboxProvider, SnapshotFilter, SnapshotId,
-    SnapshotInfo, SnapshotOptions,
+    ResultStream, SandboxHandle, SandboxId, SandboxInfo, SandboxProvider, SandboxSpec, SnapshotFilter,
+    SnapshotId, SnapshotInfo, SnapshotOptions,
 };
 
 /// A provider with at most so many calls under way at once; more wait for their turn, first come, first served.
@@ -71,6 +71,10 @@ impl<P: SandboxProvider> SandboxProvider for Limited<P> {
 
     fn fingerprint(&self) -> String {
         self.inner.fingerprint()
+    }
+
+    fn check_spec(&self, spec: &SandboxSpec) -> Result<()> {
+        self.inner.check_spec(spec)
     }
 
     fn capabilities(&self) -> Capabilities {

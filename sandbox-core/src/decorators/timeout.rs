@@ -8,7 +8,7 @@ use tokio::time::timeout;
 use crate::{
     Attempt, Capabilities, ConnectOptions, Connection, CreateOptions, DestroyOutcome, Error, ErrorKind,
     FindQuery, ForkOptions, ListFilter, LogLine, LogOptions, Metrics, Network, Outcome, PauseOptions,
-    PauseOutcome, Result, ResultStream, SandboxHandle, SandboxId, SandboxInfo, SandboxProvider,
+    PauseOutcome, Result, ResultStream, SandboxHandle, SandboxId, SandboxInfo, SandboxProvider, SandboxSpec,
     SnapshotFilter, SnapshotId, SnapshotInfo, SnapshotOptions,
 };
 
@@ -94,6 +94,10 @@ impl<P: SandboxProvider> SandboxProvider for WithTimeout<P> {
 
     fn fingerprint(&self) -> String {
         self.inner.fingerprint()
+    }
+
+    fn check_spec(&self, spec: &SandboxSpec) -> Result<()> {
+        self.inner.check_spec(spec)
     }
 
     fn capabilities(&self) -> Capabilities {

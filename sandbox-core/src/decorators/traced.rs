@@ -9,8 +9,8 @@ use tracing::{Instrument, Span, info_span};
 use crate::{
     Capabilities, ConnectOptions, Connection, CreateOptions, DestroyOutcome, FindQuery, ForkOptions,
     ListFilter, LogLine, LogOptions, Metrics, Network, PauseOptions, PauseOutcome, Result, ResultStream,
-    SandboxHandle, SandboxId, SandboxInfo, SandboxProvider, SnapshotFilter, SnapshotId, SnapshotInfo,
-    SnapshotOptions,
+    SandboxHandle, SandboxId, SandboxInfo, SandboxProvider, SandboxSpec, SnapshotFilter, SnapshotId,
+    SnapshotInfo, SnapshotOptions,
 };
 
 /// A provider whose every call is a span of `tracing`: `sandbox.find`, `sandbox.create` and so on.
@@ -81,6 +81,10 @@ impl<P: SandboxProvider> SandboxProvider for Traced<P> {
 
     fn fingerprint(&self) -> String {
         self.inner.fingerprint()
+    }
+
+    fn check_spec(&self, spec: &SandboxSpec) -> Result<()> {
+        self.inner.check_spec(spec)
     }
 
     fn capabilities(&self) -> Capabilities {

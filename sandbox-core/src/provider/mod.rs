@@ -16,7 +16,9 @@ pub use options::{
 };
 
 use crate::stream::ResultStream;
-use crate::{Capabilities, Error, Network, Result, SandboxHandle, SandboxId, SandboxInfo, SnapshotId};
+use crate::{
+    Capabilities, Error, Network, Result, SandboxHandle, SandboxId, SandboxInfo, SandboxSpec, SnapshotId,
+};
 
 /// Where sandboxes are: find, connect, create, list, pause, destroy.
 ///
@@ -37,6 +39,18 @@ pub trait SandboxProvider: fmt::Debug + Send + Sync + 'static {
     ///
     /// A record remembers it, so that *gone* under other credentials is never taken for *gone*.
     fn fingerprint(&self) -> String;
+
+    /// Refuses what a create of this spec would refuse as unsupported, without doing anything. An acquire asks before it
+    /// writes anything down, and before it ends a sandbox that the new one is to take the place of.
+    ///
+    /// By default every spec passes here.
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::Unsupported`] or [`crate::ErrorKind::InvalidArgument`], naming what the provider cannot do.
+    fn check_spec(&self, spec: &SandboxSpec) -> Result<()> {
+        let _ = spec;
+        Ok(())
+    }
 
     /// Finds sandboxes in every state, on every page, without waking, extending or creating one.
     ///

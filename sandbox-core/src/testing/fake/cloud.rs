@@ -278,7 +278,7 @@ impl Cloud {
     }
 
     fn make_or_find(&self, spec: SandboxSpec, tags: Tags, files: Option<Tree>) -> Result<Arc<Machine>> {
-        self.check(&spec)?;
+        Self::check(&spec)?;
         // One lock over look-up and make: two creates of one attempt cannot both miss.
         let mut state = lock(&self.state);
         if self.options.capabilities.idempotent_create {
@@ -304,7 +304,7 @@ impl Cloud {
         Ok(make(&mut state, spec, Some(tags), self.clock, files))
     }
 
-    fn check(&self, spec: &SandboxSpec) -> Result<()> {
+    pub(super) fn check(spec: &SandboxSpec) -> Result<()> {
         let unsupported = |what: String| {
             Err(Error::new(ErrorKind::Unsupported, format!("the fake has no {what}; leave it out"))
                 .at(FAKE, "create"))

@@ -227,6 +227,10 @@ impl SandboxProvider for FakeProvider {
         self.fingerprint.to_string()
     }
 
+    fn check_spec(&self, spec: &SandboxSpec) -> Result<()> {
+        Cloud::check(spec)
+    }
+
     fn capabilities(&self) -> Capabilities {
         self.cloud.options.capabilities.clone()
     }
