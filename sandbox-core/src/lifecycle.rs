@@ -260,15 +260,51 @@ async fn tagged(home: &Home, key: &Key) -> Result<Vec<SandboxInfo>> {
     Ok(found)
 }
 
-/// The sandbox that a key has, as far as it was made for sure; takes no lease.
-pub(crate) async fn find(home: &Home, key: &Key) -> Result<Option<SandboxInfo>> {
+/// The sandbox that a caller names by its id, where no record of the key names one: the key's own, or one without tags, as an
+/// acquire would take it.
+///
+/// # Errors
+/// [`ErrorKind::Ownership`] for one of another owner or key.
+async fn named(home: &Home, key: &Key, id: &SandboxId) -> Result<Option<SandboxInfo>> {
+    let found = home.provider.find_id(id).await?;
+    let tags = found.as_ref().and_then(|info| info.tags.as_ref());
+    if tags.is_none_or(|tags| tags.owner == home.owner && tags.key == *key) {
+        return Ok(found);
+    }
+    Err(Error::new(ErrorKind::Ownership, "the sandbox is not this key's: it belongs to another owner or key")
+        .at(home.provider.name(), "find")
+        .with_context("key", key)
+        .with_context("id", id))
+}
+
+/// Refuses a key whose record names another sandbox than its caller does.
+fn check_named(home: &Home, record: Option<&Record>, wanted: Option<&SandboxId>) -> Result<()> {
+    match (record.and_then(|record| record.id.as_ref()), wanted) {
+        (Some(known), Some(wanted)) if known != wanted => Err(Error::new(
+            ErrorKind::Conflict,
+            "the record of this key names another sandbox than provider_id; leave provider_id out for that one",
+        )
+        .with_reason("provider_id")
+        .at(home.provider.name(), "find")
+        .with_context("record_id", known)
+        .with_context("provider_id", wanted)),
+        _ => Ok(()),
+    }
+}
+
+/// The sandbox that a key has, or that its caller names, as far as it was made for sure; takes no lease.
+pub(crate) async fn find(home: &Home, key: &Key, wanted: Option<&SandboxId>) -> Result<Option<SandboxInfo>> {
     let record = home.load(key).await?;
+    check_named(home, record.as_ref(), wanted)?;
     if let Some(id) = record.as_ref().and_then(|record| record.id.as_ref()) {
         let found = home.provider.find_id(id).await?;
         if let (None, Some(record)) = (&found, &record) {
             home.check_absence(record, "find")?;
         }
         return Ok(found);
+    }
+    if let Some(wanted) = wanted {
+        return named(home, key, wanted).await;
     }
     Ok(tagged(home, key).await?.into_iter().find(|info| !is_abandoned(record.as_ref(), info)))
 }
@@ -331,14 +367,21 @@ async fn settled(
 }
 
 /// Stops the sandbox of a key from a fresh process.
-pub(crate) async fn stop(home: &Home, key: &Key, hooks: Option<&Arc<dyn Hooks>>) -> Result<StopOutcome> {
+pub(crate) async fn stop(
+    home: &Home,
+    key: &Key,
+    wanted: Option<&SandboxId>,
+    hooks: Option<&Arc<dyn Hooks>>,
+) -> Result<StopOutcome> {
     let held = Held::take(home, key, &Weak::new(), "stop").await?;
     let record = closed(home, key, &held, "stop").await?;
+    check_named(home, record.as_ref(), wanted)?;
     // Of one that stays open another host may have the elder sibling, which is the key's then.
     let own = record.clone().filter(|record| record.id.is_some() && record.phase != Phase::Creating);
-    let id = match own.as_ref().and_then(|own| own.id.clone()) {
-        Some(id) => Some(id),
-        None => {
+    let id = match (own.as_ref().and_then(|own| own.id.clone()), wanted) {
+        (Some(id), _) => Some(id),
+        (None, Some(wanted)) => named(home, key, wanted).await?.map(|info| info.id),
+        (None, None) => {
             let found = tagged(home, key).await?;
             found.into_iter().find(|info| !is_abandoned(record.as_ref(), info)).map(|info| info.id)
         }
@@ -371,10 +414,11 @@ pub(crate) async fn stop(home: &Home, key: &Key, hooks: Option<&Arc<dyn Hooks>>)
 pub(crate) async fn destroy(
     home: &Home,
     key: &Key,
+    wanted: Option<&SandboxId>,
     hooks: Option<&Arc<dyn Hooks>>,
 ) -> Result<DestroyOutcome> {
     let held = Held::take(home, key, &Weak::new(), "destroy").await?;
-    let destroyed = destroy_held(home, key, hooks, &held).await?;
+    let destroyed = destroy_held(home, key, wanted, hooks, &held).await?;
     // Of what the key has under this lease: a start was waited for, and an acquire after the destroy makes another one.
     if let Some(fate) = home.fates.of(key) {
         fate.finish(End::Destroyed);
@@ -385,6 +429,7 @@ pub(crate) async fn destroy(
 async fn destroy_held(
     home: &Home,
     key: &Key,
+    wanted: Option<&SandboxId>,
     hooks: Option<&Arc<dyn Hooks>>,
     held: &Held,
 ) -> Result<DestroyOutcome> {
@@ -392,14 +437,15 @@ async fn destroy_held(
         Some(record) if record.phase == Phase::Creating => settled(home, record, held, "destroy").await?,
         record => record,
     };
+    check_named(home, record.as_ref(), wanted)?;
     let lease = held.lease(home, key).await?;
     let record = match record {
         Some(record) if record.is_tombstone() => {
             let left = replace_nothing(home, record, &lease).await?;
-            return destroy_unrecorded(home, key, left, hooks, &lease).await;
+            return destroy_unrecorded(home, key, wanted, left, hooks, &lease).await;
         }
         Some(record) => record,
-        None => return destroy_unrecorded(home, key, None, hooks, &lease).await,
+        None => return destroy_unrecorded(home, key, wanted, None, hooks, &lease).await,
     };
     let id = record.id.clone();
     let (outcome, _) = destroy_recorded(home, record, &lease).await?;
@@ -417,16 +463,21 @@ async fn replace_nothing(home: &Home, tombstone: Record, lease: &Lease) -> Resul
     }
 }
 
-/// Where no record names one, what the provider has tagged with the key is destroyed; `over` is what there is of a record.
+/// Where no record names one, the one that the caller names is destroyed, else what the provider has tagged with the key; `over` is what there is of a record.
 async fn destroy_unrecorded(
     home: &Home,
     key: &Key,
+    wanted: Option<&SandboxId>,
     mut over: Option<Record>,
     hooks: Option<&Arc<dyn Hooks>>,
     lease: &Lease,
 ) -> Result<DestroyOutcome> {
     let mut outcome = DestroyOutcome::AlreadyGone;
-    for info in tagged(home, key).await? {
+    let found = match wanted {
+        Some(wanted) => named(home, key, wanted).await?.into_iter().collect(),
+        None => tagged(home, key).await?,
+    };
+    for info in found {
         let destroyed;
         (destroyed, over) = destroy_listed(home, key, &info, over.as_ref(), lease).await?;
         if destroyed == DestroyOutcome::Destroyed {

@@ -387,3 +387,32 @@ async fn a_deadline_in_the_middle_of_a_create_leaves_its_outcome_unknown() {
     let error = host(&provider).acquire("key", soon).await.unwrap_err();
     assert_eq!(error.outcome(), Outcome::Unknown, "{error}");
 }
+
+#[tokio::test]
+async fn a_lazy_value_with_a_provider_id_tells_of_that_sandbox_and_ends_it() {
+    let provider = FakeProvider::new();
+    let id = provider.make_untagged(SandboxSpec::default());
+    let lazy = host(&provider).lazy("k", options().with_provider_id(id.clone())).unwrap();
+    assert_eq!(lazy.info().await.unwrap().id, id);
+    assert_eq!(lazy.stop().await.unwrap(), StopOutcome::Paused);
+    assert_eq!(lazy.destroy().await.unwrap(), DestroyOutcome::Destroyed);
+    assert!(provider.alive().is_empty());
+}
+
+#[tokio::test]
+async fn a_lazy_value_with_a_provider_id_touches_no_sandbox_of_another_key() {
+    let provider = FakeProvider::new();
+    let other = host(&provider).acquire("other", options()).await.unwrap().sandbox;
+    let id = other.provider_id().unwrap().clone();
+    let registry = MemoryRegistry::new();
+    let host = host(&provider).with_registry(Arc::new(registry));
+    let lazy = || host.lazy("k", options().with_provider_id(id.clone())).unwrap();
+    for kind in [ErrorKind::Ownership, ErrorKind::Conflict] {
+        assert_eq!(lazy().info().await.unwrap_err().kind(), kind);
+        assert_eq!(lazy().stop().await.unwrap_err().kind(), kind);
+        assert_eq!(lazy().destroy().await.unwrap_err().kind(), kind);
+        assert_eq!(provider.counts().of(Verb::Pause) + provider.counts().of(Verb::Destroy), 0);
+        // From here on the key has a sandbox of its own.
+        host.acquire("k", options()).await.unwrap();
+    }
+}

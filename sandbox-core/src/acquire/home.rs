@@ -123,26 +123,32 @@ impl Home {
         flight::acquire(Arc::clone(self), key, options).await
     }
 
-    pub(crate) async fn find(self: &Arc<Self>, key: &Key) -> Result<Option<SandboxInfo>> {
-        self.routed(key, |home| async move { lifecycle::find(&home, key).await }).await
+    pub(crate) async fn find(
+        self: &Arc<Self>,
+        key: &Key,
+        wanted: Option<&SandboxId>,
+    ) -> Result<Option<SandboxInfo>> {
+        self.routed(key, |home| async move { lifecycle::find(&home, key, wanted).await }).await
     }
 
     pub(crate) async fn stop(
         self: &Arc<Self>,
         key: &Key,
+        wanted: Option<&SandboxId>,
         hooks: Option<&Arc<dyn Hooks>>,
     ) -> Result<StopOutcome> {
         flight::refuse_inside(self, key, "stop")?;
-        self.routed(key, |home| async move { lifecycle::stop(&home, key, hooks).await }).await
+        self.routed(key, |home| async move { lifecycle::stop(&home, key, wanted, hooks).await }).await
     }
 
     pub(crate) async fn destroy(
         self: &Arc<Self>,
         key: &Key,
+        wanted: Option<&SandboxId>,
         hooks: Option<&Arc<dyn Hooks>>,
     ) -> Result<DestroyOutcome> {
         flight::refuse_inside(self, key, "destroy")?;
-        self.routed(key, |home| async move { lifecycle::destroy(&home, key, hooks).await }).await
+        self.routed(key, |home| async move { lifecycle::destroy(&home, key, wanted, hooks).await }).await
     }
 
     pub(crate) async fn confirm_move(self: &Arc<Self>, key: &Key) -> Result<bool> {

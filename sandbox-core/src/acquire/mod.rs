@@ -208,7 +208,7 @@ impl Sandboxes {
         &self,
         key: impl TryInto<Key, Error = impl Into<Error>>,
     ) -> Result<Option<SandboxInfo>> {
-        self.0.find(&key.try_into().map_err(Into::into)?).await
+        self.0.find(&key.try_into().map_err(Into::into)?, None).await
     }
 
     /// Says that the credentials or the endpoint of this host were changed on purpose, for the sandbox of one key: the ones of
@@ -236,18 +236,19 @@ impl Sandboxes {
     /// [`crate::ErrorKind::OutcomeUnknown`] when an open create could not be settled in that
     /// time.
     pub async fn stop(&self, key: impl TryInto<Key, Error = impl Into<Error>>) -> Result<StopOutcome> {
-        Home::stop(&self.0, &key.try_into().map_err(Into::into)?, self.0.hooks.as_ref()).await
+        Home::stop(&self.0, &key.try_into().map_err(Into::into)?, None, self.0.hooks.as_ref()).await
     }
 
     /// Destroys a key's sandbox by its id, without waking it and so without the hooks that need it running, and forgets
     /// its record.
     ///
     /// A create whose outcome is open is settled first; one that is proven absent is remembered, so that a sandbox of it
-    /// that comes late is destroyed when it is seen.
+    /// that comes late is destroyed when it is seen. Where the record names a sandbox, others that carry the key's tags are
+    /// left, as an acquire leaves them: the next destroy of the key ends them, as no record names one then.
     ///
     /// # Errors
     /// What the provider or the registry answered, and of the wait as [`Sandboxes::stop`].
     pub async fn destroy(&self, key: impl TryInto<Key, Error = impl Into<Error>>) -> Result<DestroyOutcome> {
-        Home::destroy(&self.0, &key.try_into().map_err(Into::into)?, self.0.hooks.as_ref()).await
+        Home::destroy(&self.0, &key.try_into().map_err(Into::into)?, None, self.0.hooks.as_ref()).await
     }
 }

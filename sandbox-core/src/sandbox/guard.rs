@@ -71,7 +71,7 @@ impl SandboxHandle for Sandbox {
         if let Some(fate) = self.usable()? {
             return self.seen(&fate, fate.handle().info().await).await;
         }
-        self.shared.home.find(&self.shared.key).await?.ok_or_else(|| {
+        self.shared.home.find(&self.shared.key, self.wanted_id()).await?.ok_or_else(|| {
             Error::new(ErrorKind::InvalidState, "the key has no sandbox; the first call on it makes one")
                 .with_reason(REASON_UNSTARTED)
                 .at(self.shared.home.provider.name(), "info")

@@ -280,6 +280,11 @@ impl Sandbox {
             && self.lent.strong_count() == 0
     }
 
+    /// The sandbox that this value is to attach to, named by its caller, until it has had one.
+    fn wanted_id(&self) -> Option<&SandboxId> {
+        self.shared.options.provider_id.as_ref().filter(|_| self.provider_id().is_none())
+    }
+
     /// The guard before a call: the sandbox to send it to, or `None` where one is to be acquired first.
     fn usable(&self) -> Result<Option<Arc<Fate>>> {
         if let Some(end) = *self.shared.end.lock().unwrap_or_else(PoisonError::into_inner) {

@@ -150,7 +150,7 @@ impl Sandbox {
         let Shared { home, key, hooks, .. } = &*self.shared;
         self.refuse_within_transition("stop")?;
         let Some(fate) = self.in_hand("stop").await? else {
-            return Home::stop(home, key, hooks.as_ref()).await;
+            return Home::stop(home, key, self.wanted_id(), hooks.as_ref()).await;
         };
         self.refuse_stale(&fate).await?;
         let hook = match hooks {
@@ -187,7 +187,7 @@ impl Sandbox {
         let fate = match self.in_hand("destroy").await {
             Ok(Some(fate)) => fate,
             Ok(None) => {
-                let destroyed = Home::destroy(home, key, hooks.as_ref()).await?;
+                let destroyed = Home::destroy(home, key, self.wanted_id(), hooks.as_ref()).await?;
                 self.finish(End::Destroyed);
                 return Ok(destroyed);
             }
