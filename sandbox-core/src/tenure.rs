@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tokio::sync::{MappedMutexGuard, Mutex, MutexGuard, OwnedMutexGuard};
+use tokio::sync::{MappedMutexGuard, Mutex, MutexGuard, OwnedMutexGuard, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::acquire::{Home, refuse_inside};
@@ -20,7 +20,7 @@ pub(crate) struct Tenure {
     /// Held by the call that changes the sandbox under it: one at a time.
     call: Arc<Mutex<()>>,
     used: AtomicBool,
-    at_rest: AtomicBool,
+    at_rest: watch::Sender<bool>,
 }
 
 impl Tenure {
@@ -29,7 +29,7 @@ impl Tenure {
             lease: Mutex::new(Some(lease)),
             call: Arc::default(),
             used: AtomicBool::new(false),
-            at_rest: AtomicBool::new(false),
+            at_rest: watch::Sender::default(),
         })
     }
 
@@ -46,7 +46,18 @@ impl Tenure {
 
     /// Says whether the sandbox was stopped or destroyed by a call that it was lent to, and not resumed since.
     pub(crate) fn is_at_rest(&self) -> bool {
-        self.at_rest.load(Ordering::Acquire)
+        *self.at_rest.borrow()
+    }
+
+    /// Waits until the sandbox was stopped or destroyed, and for so long not resumed since.
+    pub(crate) async fn rested(&self, grace: Duration) {
+        let mut at_rest = self.at_rest.subscribe();
+        // The sender is this tenure's own: no wait ends without what it waits for.
+        while at_rest.wait_for(|at_rest| *at_rest).await.is_ok() {
+            if timeout(grace, at_rest.wait_for(|at_rest| !at_rest)).await.is_err() {
+                return;
+            }
+        }
     }
 
     /// The lease, for the moment of its use: it is not renewed meanwhile.
@@ -239,7 +250,7 @@ impl Held {
     /// Notes what a call did, for the flight that lent its lease.
     pub(crate) fn rests(&self, at_rest: bool) {
         if self.is_lent {
-            self.tenure.at_rest.store(at_rest, Ordering::Release);
+            self.tenure.at_rest.send_replace(at_rest);
         }
     }
 }

@@ -208,3 +208,41 @@ async fn a_panicking_hook_is_an_error_and_the_next_acquire_works() {
     let acquired = sandboxes.acquire("k", options()).await.unwrap();
     assert_eq!((acquired.outcome, provider.counts().created), (AcquireOutcome::Created, 1));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_hook_that_stops_or_destroys_its_sandbox_and_then_hangs_ends_the_acquire() {
+    for stops in [false, true] {
+        let provider = FakeProvider::new();
+        let hook =
+            options().with_deadline(Duration::from_secs(3600)).with_on_start(move |start| async move {
+                match stops {
+                    true => start.sandbox.stop().await.map(drop)?,
+                    false => start.sandbox.destroy().await.map(drop)?,
+                }
+                std::future::pending().await
+            });
+        let began = tokio::time::Instant::now();
+        let error = host(&provider).acquire("k", hook).await.unwrap_err();
+        assert_eq!((error.kind(), error.reason()), (ErrorKind::Cancelled, Some("ended_by_hook")));
+        assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
+        assert_eq!(provider.alive().len(), usize::from(stops));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hook_that_stops_its_sandbox_and_resumes_it_goes_on() {
+    let provider = FakeProvider::new();
+    let hook = options().with_on_start(|start| async move {
+        // In a task of its own, as the hooks of bindings run.
+        let sandbox = start.sandbox;
+        let working = tokio::spawn(async move {
+            sandbox.stop().await?;
+            sandbox.resume().await
+        });
+        working.await.unwrap()?;
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        Ok(())
+    });
+    let sandbox = host(&provider).acquire("k", hook).await.unwrap().sandbox;
+    assert!(!sandbox.exists("/home/user/f").await.unwrap());
+}

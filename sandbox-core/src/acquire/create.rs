@@ -45,7 +45,7 @@ impl Acquisition {
         }
         self.stage.enter("intent");
         let (found, lease) = self.send_create(intent, 0, lease).await?;
-        self.set_up(found, lease).await
+        Box::pin(self.set_up(found, lease)).await
     }
 
     /// Refuses what no create could bring, before anything is written down or ended for it.

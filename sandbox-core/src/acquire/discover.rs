@@ -52,7 +52,7 @@ impl Acquisition {
         let is_to_be_replaced = self.is_to_be_replaced(&fresh)?;
         let duplicates = self.see_to_duplicates(&mut fresh, candidates.collect(), &mut lease).await?;
         if is_to_be_replaced {
-            let mut acquired = self.replace(fresh, lease).await?;
+            let mut acquired = Box::pin(self.replace(fresh, lease)).await?;
             acquired.facts.duplicates = duplicates;
             return Ok(acquired);
         }

@@ -33,7 +33,7 @@ impl Acquisition {
         if self.options.provider_id.is_some() && !self.home.provider.capabilities().tags {
             // Nothing can be looked for: the caller says which one it is.
             record.abandon();
-            return self.by_id(Some(record), lease).await;
+            return Box::pin(self.by_id(Some(record), lease)).await;
         }
         // Whoever sent it may have been more patient than this caller. How old it is counts only as far as it is known.
         let look = settle(&self.home, &record, since, self.home.call_limit(), absence, &self.stage);
@@ -43,8 +43,8 @@ impl Acquisition {
                 let (found, lease) = self.adopt(record, info, since, lease).await?;
                 self.check_named(found.connection.handle.id())?;
                 match is_to_be_replaced {
-                    true => self.replace(found.record, lease).await,
-                    false => self.set_up(found, lease).await,
+                    true => Box::pin(self.replace(found.record, lease)).await,
+                    false => Box::pin(self.set_up(found, lease)).await,
                 }
             }
             None if may_send => {
@@ -53,11 +53,11 @@ impl Acquisition {
                     let is_spent = error.kind() == ErrorKind::Gone && error.outcome() == Outcome::NotStarted;
                     if is_spent { error.with_reason(CONTENDED) } else { error }
                 })?;
-                self.set_up(found, lease).await
+                Box::pin(self.set_up(found, lease)).await
             }
             None => {
                 record.abandon();
-                self.by_id(Some(record), lease).await
+                Box::pin(self.by_id(Some(record), lease)).await
             }
         }
     }

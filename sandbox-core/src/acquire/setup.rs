@@ -1,5 +1,7 @@
 //! Setup: restore, the start hook under its deadline and a renewed lease, and the mark that it is done.
 
+use std::time::Duration;
+
 use super::flight::inside;
 use super::steps::{Acquisition, Found};
 use super::{AcquireOutcome, Acquired, Facts, How, OnSetupFailure, SetupState};
@@ -20,6 +22,9 @@ use serde::{Deserialize, Serialize};
 
 /// Where the mark of a completed setup is kept inside a sandbox, for hosts that have no record of it.
 const MARK: &str = "/var/lib/sandhold/setup.json";
+
+/// How long a hook may go on after it has stopped or destroyed its sandbox: to tell of its own failure, or to resume it.
+const GRACE_AT_REST: Duration = Duration::from_secs(5);
 
 /// The user that the mark belongs to.
 const MARK_USER: &str = "root";
@@ -259,7 +264,8 @@ impl Acquisition {
         Ok(())
     }
 
-    /// Runs hooks under the lease. Whoever keeps their value after the lease is lost can do nothing more through it.
+    /// Runs hooks under the lease. Whoever keeps their value after the lease is lost can do nothing more through it. What
+    /// stops or destroys its sandbox ends the flight, also where it does not end by itself.
     pub(super) async fn run_hooks(
         &self,
         sandbox: &Sandbox,
@@ -268,6 +274,14 @@ impl Acquisition {
     ) -> Result<()> {
         // On the heap: hooks may be large, and call what is.
         let hooks = Box::pin(inside(&self.home, &self.key, hooks));
+        let rested = Box::pin(tenure.rested(GRACE_AT_REST));
+        let hooks = Box::pin(async {
+            tokio::select! {
+                biased;
+                ran = hooks => ran,
+                () = rested => Err(self.ended_by_hook()),
+            }
+        });
         let ran = tenure.keep(&self.home, &self.key, hooks).await;
         if ran.as_ref().is_err_and(Lease::is_lost) {
             sandbox.mark_stale();

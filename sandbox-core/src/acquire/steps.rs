@@ -91,7 +91,8 @@ impl Acquisition {
             Leased::Lease(lease) => lease,
         };
         self.stage.enter("lease");
-        self.run_leased(lease).await
+        // On the heap, as every long way from here on: a hook at its end needs the stack.
+        Box::pin(self.run_leased(lease)).await
     }
 
     /// The everyday way back: a ready sandbox with its setup done needs one read, one find and one connect.
@@ -144,11 +145,11 @@ impl Acquisition {
         if let Some(record) = record.as_ref().filter(is_made)
             && self.is_to_be_replaced(record)?
         {
-            return self.replace(record.clone(), lease).await;
+            return Box::pin(self.replace(record.clone(), lease)).await;
         }
         match record {
             Some(record) if record.phase == Phase::Creating => self.settle_and_go_on(record, lease).await,
-            record => self.by_id(record, lease).await,
+            record => Box::pin(self.by_id(record, lease)).await,
         }
     }
 
@@ -192,7 +193,7 @@ impl Acquisition {
                         other => (self.record_of(&info, other.as_ref())?, false),
                     };
                     if !is_known && self.is_to_be_replaced(&present)? {
-                        return self.replace(present, lease).await;
+                        return Box::pin(self.replace(present, lease)).await;
                     }
                     self.stage.enter("connect");
                     if let Some(connection) = self.reach(&mut present, &info, &mut lease).await? {
@@ -344,7 +345,7 @@ impl Acquisition {
             record.enter(phase);
             record = self.home.registry.store(record, &lease).await?;
         }
-        self.set_up(Found { record, connection, how, duplicates }, lease).await
+        Box::pin(self.set_up(Found { record, connection, how, duplicates }, lease)).await
     }
 }
 
