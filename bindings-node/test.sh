@@ -32,8 +32,8 @@ printf '{"private": true}\n' >"$place/package.json"
 
 # Of the installed package alone: what is compiled here is run there.
 node_modules/.bin/tsc --project test/tsconfig.json --outDir "$place/test"
-# What is compared with the face for Python.
-cp ../bindings-python/python/sandhold/_native.pyi "$place/python.pyi"
+# What the declarations are held against.
+cp ../docs/api.json "$place/api.json"
 log=$(mktemp)
 SANDHOLD_TEST_HOME=$(mktemp -d)
 export SANDHOLD_TEST_HOME

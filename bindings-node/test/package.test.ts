@@ -42,58 +42,6 @@ test('every kind of error has a class of its own', () => {
   }
 })
 
-const camel = (name: string) => name.replace(/_(\w)/g, (_, letter: string) => letter.toUpperCase())
-
-/** The names in a class of the face for Python, as they are here. */
-function inPython(name: string): string[] {
-  const face = readFileSync(join(__dirname, '../python.pyi'), 'utf8')
-  const body = new RegExp(`^class ${name}[(:].*?\\n(.*?)(?=^\\S|$(?![\\s\\S]))`, 'ms').exec(face)?.[1] ?? ''
-  const names = [...body.matchAll(/^ {4}(?:(?:async )?def )?([a-z]\w*)[(:]/gm)].map(member => camel(member[1] ?? ''))
-  assert.ok(names.length > 0, name)
-  return names.filter(name => name !== 'async' && name !== 'def')
-}
-
-for (const name of ['Sandboxes', 'Sandbox', 'Process', 'Download', 'Watch', 'Events', 'LocalProvider', 'E2bProvider']) {
-  test(`${name} has the calls that it has in Python`, () => {
-    const made = (sandhold as Record<string, unknown>)[name] as { prototype: object }
-    const own = [made.prototype, ...(made.prototype instanceof sandhold.Stream ? [sandhold.Stream.prototype] : [])]
-    const members = new Set(own.flatMap(prototype => Object.getOwnPropertyNames(prototype)))
-    // A field of the value itself.
-    if (name === 'Download') members.add('size')
-    const missing = inPython(name === 'Sandbox' ? 'AsyncSandbox' : name).filter(
-      // Bytes and texts are one call here.
-      member => !members.has(member) && member !== 'writeBytes'
-    )
-    assert.deepEqual(missing, [])
-  })
-}
-
-const options: [string, string][] = [
-  ['_Hooks', 'Hooks'],
-  ['_Resources', 'Resources'],
-  ['_AcquireOptions', 'AcquireOptions'],
-  ['_HostOptions', 'HostOptions'],
-  ['_CloneOptions', 'CloneOptions'],
-  ['_ExecOptions', 'ExecOptions'],
-  ['_StartOptions', 'StartOptions'],
-  ['_LocalOptions', 'LocalOptions'],
-  ['_E2bOptions', 'E2bOptions']
-]
-for (const [python, name] of options) {
-  test(`${name} are those that Python has`, () => {
-    const declared = ['options', 'hooks', 'call'].map(file => readFileSync(join(installed, `dist/${file}.d.ts`), 'utf8')).join('')
-    const names = (name: string): string[] => {
-      const found = new RegExp(`interface ${name}(?: extends ([^{]*))? \\{\n(.*?)^\\}`, 'ms').exec(declared)
-      const own = [...(found?.[2] ?? '').matchAll(/^ {4}(\w+)\?:/gm)].map(member => member[1] ?? '')
-      return [...own, ...(found?.[1] ?? '').split(',').flatMap(base => (base.trim() ? names(base.trim()) : []))]
-    }
-    const inherited = ['AcquireOptions', 'HostOptions'].includes(name) ? inPython('_Hooks') : []
-    const wanted = [...inPython(python), ...inherited].sort()
-    const cancellation = ['AcquireOptions', 'ExecOptions', 'StartOptions'].includes(name) ? ['signal'] : []
-    assert.deepEqual(names(name).sort(), [...wanted, ...cancellation].sort())
-  })
-}
-
 test('the examples of the README run as they are pasted', async () => {
   const readme = readFileSync(join(installed, 'README.md'), 'utf8')
   const examples = [...readme.matchAll(/```js\n(.*?)```/gs)].map(example => example[1] ?? '')

@@ -53,7 +53,7 @@ export interface Hooks {
   setupVersion?: number | null
   /** Runs the start hook at every acquire. Default false. */
   runsOnEveryStart?: boolean | null
-  /** How long a hook may take, in milliseconds. */
+  /** How long a hook may take, in milliseconds. Default 900 000. */
   hookDeadline?: number | null
 }
 

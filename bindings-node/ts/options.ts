@@ -53,7 +53,9 @@ export interface AcquireOptions extends Spec, Hooks, CallOptions {
   onSpecConflict?: Maybe<'error' | 'keep' | 'replace'>
   onSetupFailure?: Maybe<'keep' | 'destroy'>
   exclusion?: Maybe<'proven' | 'best_effort'>
+  /** How long one call to the provider may take, in milliseconds. Default 60 000. */
   callDeadline?: Maybe<number>
+  /** How long the whole acquire may take, in milliseconds. Default 180 000. */
   deadline?: Maybe<number>
 }
 
@@ -65,8 +67,11 @@ export interface HostOptions extends Hooks {
   persist?: Maybe<VaultHook>
   /** The namespace of all keys. Default `default`. */
   owner?: Maybe<string>
+  /** How long a call waits for another host that is at work on its key, in milliseconds. */
   waitLimit?: Maybe<number>
+  /** How long a lease on a key's record holds without renewal, in milliseconds. Default 90 000. */
   recordLease?: Maybe<number>
+  /** How many events wait for a listener. Default 256. */
   eventCapacity?: Maybe<number>
 }
 
@@ -88,7 +93,7 @@ interface Surroundings extends CallOptions {
 }
 
 export interface ExecOptions extends Surroundings {
-  /** Default 60 000; 0 is none. */
+  /** In milliseconds; 0 is none. Default 60 000. */
   timeout?: Maybe<number>
   /** What it reads; none by default. */
   stdin?: Maybe<string | Uint8Array>

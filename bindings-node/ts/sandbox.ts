@@ -191,6 +191,12 @@ export class Sandbox implements AsyncDisposable {
     })
   }
 
+  /** Writes a whole file; what is given is bytes, never text. */
+  async writeBytes(path: string, content: Uint8Array, options: WriteOptions = {}): Promise<EntryInfo> {
+    if (!(content instanceof Uint8Array)) throw new TypeError("writeBytes() argument 'content': give a Uint8Array")
+    return this.write(path, content, options)
+  }
+
   /** Returns facts about a file or directory. */
   stat(path: string, options: FileOptions = {}): Promise<EntryInfo> {
     const { signal, ...rest } = options
