@@ -1,10 +1,12 @@
 //! Whom a request may call this server: a page whose name was pointed at this machine must not drive it.
 
+use std::io;
 use std::net::IpAddr;
 
 use axum::response::{IntoResponse, Response};
 use http::uri::Authority;
 use http::{HeaderMap, StatusCode, Uri, header};
+use if_addrs::Interface;
 
 use crate::error::ApiError;
 
@@ -47,16 +49,16 @@ impl Guard {
         if let Ok(address) = name.parse::<IpAddr>() {
             return address.is_loopback()
                 || local.is_some_and(|local| local.to_canonical() == address)
-                || is_interface(address);
+                || is_among(address, if_addrs::get_if_addrs());
         }
         name == "localhost" || name.ends_with(".localhost") || self.allowed.contains(&name)
     }
 }
 
-/// Tells whether an interface of this machine has the address now: behind a forwarded port a client calls another one than
-/// it reaches.
-fn is_interface(address: IpAddr) -> bool {
-    match if_addrs::get_if_addrs() {
+/// Tells whether one of this machine's interfaces has the address now: behind a forwarded port a client calls another one
+/// than it reaches. What cannot be read is nobody's address, and is logged.
+fn is_among(address: IpAddr, interfaces: io::Result<Vec<Interface>>) -> bool {
+    match interfaces {
         Ok(interfaces) => interfaces.iter().any(|interface| interface.ip() == address),
         Err(error) => {
             tracing::warn!(%error, "the addresses of the interfaces cannot be read; clients cannot call this server by them");
@@ -80,6 +82,8 @@ pub(crate) fn host_of(uri: &Uri, headers: &HeaderMap) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex};
+
     use http::HeaderValue;
 
     use super::*;
@@ -108,6 +112,33 @@ mod tests {
     fn the_addresses_of_this_machines_interfaces_are_let_in() {
         for interface in if_addrs::get_if_addrs().unwrap() {
             assert_eq!(status(&interface.ip().to_string(), None), None, "{interface:?}");
+        }
+    }
+
+    #[test]
+    fn interfaces_that_cannot_be_read_let_nobody_in_and_are_logged() {
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let written = Arc::clone(&log);
+        let subscriber = tracing_subscriber::fmt().with_writer(move || Log(Arc::clone(&written))).finish();
+        let unread = || Err(io::Error::other("no interfaces today"));
+        tracing::subscriber::with_default(subscriber, || {
+            assert!(!is_among(IpAddr::from([192, 168, 1, 9]), unread()));
+        });
+        let log = String::from_utf8(log.lock().unwrap().clone()).unwrap();
+        assert!(log.contains("WARN") && log.contains("no interfaces today"), "{log}");
+    }
+
+    /// Keeps what is logged.
+    struct Log(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
         }
     }
 

@@ -140,6 +140,10 @@ fn shown(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use sandhold_e2b::wire::{HeaderTransform, Secret};
+
     use super::*;
 
     fn policy(allow: &[&str], deny: &[&str]) -> NetworkUpdate {
@@ -162,6 +166,32 @@ mod tests {
             policy(&["example.com"], &[]),
             policy(&["1.2.3"], &[ALL]),
             policy(&["a b"], &[ALL]),
+        ] {
+            assert_eq!(check(&bad).unwrap_err().status, StatusCode::BAD_REQUEST, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn rules_have_the_limits_of_e2b() {
+        let rules =
+            |domains: usize, domain: &str, transforms: usize, headers: usize, name: &str, value: usize| {
+                let pairs: BTreeMap<_, _> =
+                    (0..headers).map(|n| (format!("{name}{n:02}"), Secret::new("v".repeat(value)))).collect();
+                let transform = NetworkRule { transform: Some(HeaderTransform { headers: pairs }) };
+                let all =
+                    (0..domains).map(|n| (format!("{domain}{n:02}"), vec![transform.clone(); transforms]));
+                NetworkUpdate { rules: Some(all.collect()), ..NetworkUpdate::default() }
+            };
+        let (domain, name) = (format!("{}.{}", "d".repeat(63), "d".repeat(62)), "n".repeat(62));
+        assert_eq!(check(&rules(10, &domain, 1, 20, &name, 2048)), Ok(()));
+        for bad in [
+            rules(11, "d", 1, 1, "n", 1),
+            rules(1, &format!("d{domain}"), 1, 1, "n", 1),
+            rules(1, "a b", 1, 1, "n", 1),
+            rules(1, "d", 2, 1, "n", 1),
+            rules(1, "d", 1, 21, "n", 1),
+            rules(1, "d", 1, 1, &format!("n{name}"), 1),
+            rules(1, "d", 1, 1, "n", 2049),
         ] {
             assert_eq!(check(&bad).unwrap_err().status, StatusCode::BAD_REQUEST, "{bad:?}");
         }

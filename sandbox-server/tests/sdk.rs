@@ -85,6 +85,8 @@ python! {
     server the_python_sdk_uses_git "test_git.py";
     server the_python_interpreter_finds_a_sandbox "test_interpreter.py";
     server the_python_sdk_builds_templates "test_templates.py";
+    server the_python_sdk_keeps_volumes_and_secrets "test_volumes.py";
+    server the_python_sdk_reaches_ports "test_ports.py";
     daemon the_python_sdk_runs_commands_behind_the_server "test_commands.py";
     daemon the_python_sdk_reads_and_writes_behind_the_server "test_files.py";
     daemon the_python_sdk_has_terminals_behind_the_server "test_pty.py";

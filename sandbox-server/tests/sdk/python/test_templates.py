@@ -1,24 +1,15 @@
-"""Templates, volumes and secrets, by both clients of the SDK."""
+"""Templates, by both clients of the SDK."""
 
 import json
 import os
 import secrets
 import tempfile
 
-# The content of volumes is at the same address as everything else.
-os.environ["E2B_VOLUME_API_URL"] = os.environ["E2B_API_URL"]
-
-from e2b import (  # noqa: E402
+from e2b import (
     AsyncSandbox,
-    AsyncSecret,
     AsyncTemplate,
-    AsyncVolume,
     BuildException,
-    Secret,
     Template,
-    Volume,
-    VolumeException,
-    VolumePathNotFoundException,
     wait_for_file,
     wait_for_port,
     wait_for_process,
@@ -26,7 +17,7 @@ from e2b import (  # noqa: E402
     wait_for_url,
 )
 
-from support import API, asked, both, settle  # noqa: E402
+from support import API, asked, both, settle
 
 
 @both
@@ -34,8 +25,6 @@ class Templates:
     async def asyncSetUp(self):
         await super().asyncSetUp()
         self.template = AsyncTemplate if self.client is AsyncSandbox else Template
-        self.volume = AsyncVolume if self.client is AsyncSandbox else Volume
-        self.secret = AsyncSecret if self.client is AsyncSandbox else Secret
         self.templates = []
 
     async def asyncTearDown(self):
@@ -149,29 +138,3 @@ class Templates:
             return status.status.value == "ready"
 
         await self.eventually("it is ready", is_ready)
-
-    async def test_a_volume_is_used_with_and_without_a_sandbox(self):
-        volume = await settle(self.volume.create(f"{self.mark}-volume"))
-        try:
-            entry = await settle(volume.write_file("/a/first.txt", "hello"))
-            self.assertEqual((entry.name, entry.path, entry.size), ("first.txt", "/a/first.txt", 5))
-            self.assertEqual(await settle(volume.read_file("/a/first.txt")), "hello")
-            changed = await settle(volume.update_metadata("/a/first.txt", mode=0o600))
-            self.assertEqual((changed.mode, changed.size), (0o600, 5))
-            sandbox = await self.created(volume_mounts={"/mnt/data": volume.name})
-            await settle(sandbox.commands.run("echo inside > /mnt/data/inside.txt"))
-            self.assertEqual(await settle(volume.read_file("/inside.txt")), "inside\n")
-            self.assertEqual([entry.path for entry in await settle(volume.list("/"))], ["/a", "/inside.txt"])
-            await self.raises(VolumePathNotFoundException, lambda: volume.read_file("/none"))
-            await self.raises(VolumeException, lambda: self.volume.destroy(volume.volume_id))
-            await settle(sandbox.kill())
-        finally:
-            self.assertTrue(await settle(self.volume.destroy(volume.volume_id)))
-
-    async def test_secrets_are_kept_and_never_shown(self):
-        info = await settle(self.secret.create(f"{self.mark}-secret", "hush", metadata={"a": "b"}))
-        self.assertEqual((info.version, info.metadata), (1, {"a": "b"}))
-        self.assertEqual((await settle(self.secret.update(info.name, "other"))).version, 2)
-        self.assertTrue(await settle(self.secret.exists(info.secret_id)))
-        self.assertTrue(await settle(self.secret.destroy(info.secret_id)))
-        self.assertFalse(await settle(self.secret.destroy(info.secret_id)))
