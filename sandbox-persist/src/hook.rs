@@ -169,18 +169,11 @@ impl VaultHook {
             return Ok(here);
         };
         let label = workspace.label();
+        let known = here.as_ref().map(|here| &here.id);
         let there = mirror
-            .snapshots(self.vault.key())
-            .await?
-            .snapshots
-            .into_iter()
-            .map(|found| found.snapshot)
-            .find(|snapshot| snapshot.sandbox.as_ref() == Some(&label));
-        Ok(match (here, there) {
-            (Some(here), Some(there)) if there.id > here.id => Some(there),
-            (None, there) => there,
-            (here, _) => here,
-        })
+            .newest_after(self.vault.key(), known, |snapshot| snapshot.sandbox.as_ref() == Some(&label))
+            .await?;
+        Ok(there.or(here))
     }
 
     fn forget_pause(&self, sandbox: &Sandbox) {

@@ -47,6 +47,7 @@ pub use config::PersistConfig;
 #[cfg(feature = "testing")]
 pub use failpoint::FAILPOINTS;
 pub use gc::{Collected, GcOptions};
+pub use git::{DEFAULT_LOCK_AGE, InProgress, RepositoryRepairOptions, RepositoryRepaired};
 pub use hook::{DEFAULT_SAVE_INTERVAL, VaultHook};
 pub use mirror::{
     AzureTarget, DEFAULT_EXIT_BUDGET, DEFAULT_MAX_OBJECT_MB, DEFAULT_MULTIPART_ABOVE_MB,
@@ -58,7 +59,7 @@ pub use path::WorkPath;
 pub use receipt::{Missing, Promise, Receipt, Survive};
 pub use remote::RemoteWorkspace;
 pub use repair::Repaired;
-pub use restore::{OnDirty, RestoreOptions, Restored, RestoredBranch, Unfinished};
+pub use restore::{OnDirty, OnUnfit, RestoreOptions, Restored, RestoredBranch, Unfinished};
 pub use retention::{KeptBecause, Pruned, Retention};
 pub use session::Session;
 pub use settings::{PersistSettings, SettingsChange};

@@ -8,7 +8,8 @@ use crate::path::WorkPath;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Survive {
-    /// Files, symlinks or directories that must be there. Default none.
+    /// Files and symlinks that must be there, and directories with all that is in them but pipes and sockets. Default
+    /// none.
     pub paths: Vec<WorkPath>,
     /// Patterns as in `.gitignore`, of which each must match some file, and all that match must be there. Default
     /// none.

@@ -142,6 +142,18 @@ pub(crate) fn parse_age(text: &str) -> Option<Duration> {
     (!text.is_empty()).then(|| Duration::from_secs(total))
 }
 
+/// Refuses a rule of a snapshot's own that nobody could read later: it would be kept for ever, which is hardly meant.
+pub(crate) fn refuse_unreadable(rule: Option<&str>) -> Result<()> {
+    let Some(text) = rule.filter(|text| parse_age(text).is_none()) else { return Ok(()) };
+    let shown: String = text.chars().take(64).collect();
+    Err(Error::new(
+        ErrorKind::InvalidArgument,
+        format!(
+            "{shown:?} is no length of time; give one such as `168h`, `14d` or `1h30m`, and `0s` for ever"
+        ),
+    ))
+}
+
 /// Why a snapshot stays though a limit would have it go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -190,15 +202,7 @@ impl Vault {
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for what is no length of time, [`ErrorKind::NotFound`].
     pub async fn set_retention(&self, id: &SnapId, retention: Option<&str>) -> Result<Snapshot> {
-        if let Some(text) = retention.filter(|text| parse_age(text).is_none()) {
-            let shown: String = text.chars().take(64).collect();
-            return Err(Error::new(
-                ErrorKind::InvalidArgument,
-                format!(
-                    "{shown:?} is no length of time; give one such as `168h`, `14d` or `1h30m`, and `0s` for ever"
-                ),
-            ));
-        }
+        refuse_unreadable(retention)?;
         let retention = retention.map(ToOwned::to_owned);
         self.update(id.clone(), move |snapshot| snapshot.retention = retention).await
     }

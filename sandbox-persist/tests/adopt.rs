@@ -60,6 +60,8 @@ async fn a_bundle_that_git_made_becomes_a_snapshot_with_its_history() {
     assert_eq!(adopted.provenance, Provenance::BundleAlone);
     assert_eq!((snapshot.branch.as_deref(), snapshot.has_history), (Some("main"), true));
     assert_eq!(snapshot.head.unwrap().to_string(), head);
+    let began = place.git(&["rev-list", "--max-parents=0", "HEAD"]);
+    assert_eq!(snapshot.root.map(|id| id.to_string()), Some(began));
     assert_eq!(snapshot.workspace, path.canonicalize().unwrap());
     assert_eq!(snapshot.label.as_ref().unwrap().as_str(), "from git");
     assert!(files(&place.vault, &snapshot.id).await == tree(&place.work));

@@ -12,8 +12,9 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use sandhold_persist::{
-    BundleOptions, CaptureOptions, Examined, GcOptions, ImportOptions, OnDirty, RepoKey, RestoreOptions,
-    Retention, RunOutcome, Survive, Vault, VaultConfig, VerifyOptions,
+    AdoptOptions, BundleOptions, CaptureOptions, Examined, GcOptions, ImportOptions, Mirror, MirrorConfig,
+    MirrorTarget, OnDirty, PersistConfig, RepoKey, RepositoryRepairOptions, RestoreOptions, Retention,
+    RunOutcome, Snapshot, Survive, Vault, VaultConfig, VerifyLevel, VerifyOptions,
 };
 use seccompiler::{
     SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
@@ -140,7 +141,76 @@ fn guest() {
         vault.repair(None).await.unwrap();
         assert_eq!(fs::read(work.join("a.txt")).unwrap(), b"two\r\n");
         assert_eq!(fs::read(dir.join("out/a.txt")).unwrap(), b"two\r\n");
+        ways_out(dir, &work, &vault, &first).await;
+        in_its_repository(&work).await;
     });
+}
+
+/// The other calls of a vault, and those of a mirror.
+async fn ways_out(dir: &Path, work: &Path, vault: &Vault, first: &Snapshot) {
+    let branch = vault.restore_branch(&first.id, work, None).await.unwrap();
+    assert!(branch.matches_workspace, "{branch:?}");
+    vault.restore_patch(&first.id, dir.join("x.patch")).await.unwrap();
+    RepoKey::of_workspace(work).await.unwrap();
+    let session = vault.resume(&first.id, CaptureOptions::new()).await.unwrap();
+    write(work, "b.bin", "other bytes");
+    assert!(session.capture().await.unwrap().is_some());
+    let pattern = RepositoryRepairOptions::new().with_lock_age(Duration::ZERO);
+    vault.repair_repository(work, pattern.clone()).await.unwrap();
+    // It says of itself that it is a worktree of the one outside, whatever is in it.
+    let thief = dir.join("thief");
+    fs::create_dir(&thief).unwrap();
+    let outside = dir.join("outside/other/.git/worktrees/thief");
+    fs::write(thief.join(".git"), format!("gitdir: {}\n", outside.display())).unwrap();
+    vault.repair_repository(&thief, pattern.with_main(work)).await.unwrap_err();
+
+    let bundle = dir.join("y.bundle");
+    let with_branch = BundleOptions::new().with_branch("main");
+    vault.write_bundle(&first.id, &bundle, with_branch).await.unwrap();
+    vault.adopt_bundle(&bundle, AdoptOptions::new()).await.unwrap();
+    let mirror = Mirror::open(MirrorConfig::new(MirrorTarget::File(dir.join("mirror")))).unwrap();
+    mirror.check().await.unwrap();
+    mirror.upload(vault, &first.id).await.unwrap();
+    for level in [VerifyLevel::Head, VerifyLevel::Digest, VerifyLevel::Full] {
+        mirror.verify(vault, &first.id, level).await.unwrap();
+    }
+    assert_eq!(mirror.repos().await.unwrap()[0].snapshots, 1);
+    assert_eq!(mirror.snapshots(vault.key()).await.unwrap().total, 1);
+    assert!(mirror.orphans(vault.key()).await.unwrap().is_empty());
+    assert!(mirror.queued(vault).await.unwrap().is_empty());
+    assert!(mirror.resume(vault).await.unwrap().is_empty());
+    let again = Vault::open(VaultConfig::new(dir.join("again"), vault.key().clone())).await.unwrap();
+    mirror.fetch(&again, first.id.as_str()).await.unwrap();
+    mirror.restore(&again, &first.id, dir.join("back"), RestoreOptions::new()).await.unwrap();
+    assert_eq!(fs::read(dir.join("back/a.txt")).unwrap(), b"two\r\n");
+    PersistConfig::load(None, Some(&work.join("a.txt"))).unwrap_err();
+}
+
+/// Snapshots in the armed repository itself.
+async fn in_its_repository(work: &Path) {
+    let open = || Vault::open(VaultConfig::in_repo(work, RepoKey::new("armed").unwrap()));
+    // Objects and refs are said to be elsewhere, where nothing is to be written or read.
+    let elsewhere = ["commondir", "objects/info/alternates"].map(|name| work.join(".git").join(name));
+    let said = fs::read(&elsewhere[1]).unwrap();
+    for path in &elsewhere {
+        let refused = open().await.unwrap_err();
+        assert_eq!(refused.reason(), Some("in_repo"), "{refused}");
+        fs::remove_file(path).unwrap();
+    }
+    let vault = open().await.unwrap();
+    write(work, "c", "more");
+    let snapshot = vault.capture(work, CaptureOptions::new()).await.unwrap();
+    vault.restore_branch(&snapshot.id, work, Some("in-repo")).await.unwrap();
+    write(work, "c", "still more");
+    let over = RestoreOptions::new().with_on_dirty(OnDirty::Capture);
+    vault.restore(&snapshot.id, work, over).await.unwrap();
+    vault.prune(Retention::new().with_max_count(1)).await.unwrap();
+    assert!(vault.verify_all(VerifyOptions::new()).await.unwrap().iter().all(Examined::is_good));
+    // Nor is it believed where it is said later.
+    fs::write(&elsewhere[1], said).unwrap();
+    write(work, "c", "the last");
+    let refused = vault.capture(work, CaptureOptions::new()).await.unwrap_err();
+    assert_eq!(refused.reason(), Some("in_repo"), "{refused}");
 }
 
 /// From here on, whatever begins another process ends this one.

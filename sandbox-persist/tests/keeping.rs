@@ -85,6 +85,11 @@ async fn a_rule_of_its_own_wins_over_the_rule_for_all() {
     place.vault.set_retention(&made[1].id, Some("0s")).await.unwrap();
     let refused = place.vault.set_retention(&made[2].id, Some("a while")).await.unwrap_err();
     assert!(refused.message().contains("a while"));
+    // Nor is one taken with the snapshot itself, where it would be kept for ever by mistake.
+    place.write("file", "with a rule");
+    let options = CaptureOptions::new().with_retention("a week");
+    let refused = place.vault.capture(&place.work, options).await.unwrap_err();
+    assert!(refused.message().contains("a week"), "{refused}");
     let soon = Retention::new().with_manual(Some(Duration::from_nanos(1))).with_max_count(1);
     let pruned = place.vault.prune(soon.clone()).await.unwrap();
     assert_eq!(pruned.removed, [made[2].id.clone()]);

@@ -160,6 +160,28 @@ async fn a_receipt_tells_what_will_survive_and_a_restore_is_held_to_it() {
 }
 
 #[tokio::test]
+async fn a_directory_that_must_survive_is_one_with_all_that_is_in_it() {
+    let place = Place::new().await;
+    place.write("src/a", "1");
+    place.write("src/deep/.env", "KEY=1");
+    place.write("src/deep/big", vec![0; 100]);
+    place.write("srcs/big", vec![0; 100]);
+    std::os::unix::net::UnixListener::bind(place.work.join("src/socket")).unwrap();
+    let options = CaptureOptions::new().with_max_file(Some(50));
+    let options = options.with_survive(Survive::new().with_path("src"));
+    let snapshot = place.vault.capture(&place.work, options).await.unwrap();
+    let receipt = snapshot.receipt.as_ref().unwrap();
+    let missing: Vec<_> =
+        receipt.missing.iter().map(|missing| (missing.what.as_str(), missing.why.as_str())).collect();
+    // No snapshot has a socket, and nobody expects one.
+    assert_eq!(missing, [("src/deep/.env", "env_file"), ("src/deep/big", "too_large")]);
+    let refused =
+        place.vault.restore(&snapshot.id, place.path("out"), RestoreOptions::new()).await.unwrap_err();
+    assert_eq!(refused.reason(), Some("restore_incomplete"));
+    assert_eq!(fs::read(place.path("out/src/a")).unwrap(), b"1");
+}
+
+#[tokio::test]
 async fn times_and_attributes_come_back_where_they_were_asked_for() {
     let place = Place::new().await;
     place.write("dir/a", "1");

@@ -13,6 +13,7 @@ use crate::cancel::{Cancel, run_blocking};
 use crate::capture::{CaptureRules, write_commit};
 use crate::oid::ObjectId;
 use crate::restore::Wanted;
+use crate::retention::refuse_unreadable;
 use crate::side::SideManifest;
 use crate::snapshot::{RunOutcome, Snapshot, Source};
 use crate::vault::{Closure, Inner, ObjectKind, SNAPSHOTS, Store, Vault, copy_all};
@@ -41,6 +42,7 @@ impl Vault {
 
 impl Inner {
     fn adopt_bundle(&self, path: &Path, options: &AdoptOptions, cancel: &Cancel) -> Result<Imported> {
+        refuse_unreadable(options.retention.as_deref())?;
         let bundle = Opened::open(path, &options.limits, options.incremental)?;
         let (name, head) = chosen(&bundle.header, options)?;
         if let Some(expected) = options.expected.filter(|expected| *expected != head) {
@@ -71,6 +73,7 @@ impl Inner {
         }
         let found = Closure::default().reach(&store, head, cancel)?;
         let mut snapshot = self.snapshot_of(&quarantine, &name, head, options)?;
+        snapshot.root = self.smallest_root(&quarantine, &found)?;
         failpoint::pass("import.checked");
 
         let mut writer = self.objects.pack()?;
@@ -97,6 +100,22 @@ impl Inner {
                 && vault::commit(&repository, head)
                     .is_ok_and(|commit| commit.tree_id() == snapshot.tree.into())
         }))
+    }
+
+    /// The commit that a whole history began with, as [`crate::RepoKey::of_workspace`] has it.
+    fn smallest_root(
+        &self,
+        quarantine: &Quarantine,
+        history: &[(ObjectKind, ObjectId)],
+    ) -> Result<Option<ObjectId>> {
+        let repository = self.objects.open_with(Some(quarantine.dir()))?;
+        let mut smallest: Option<ObjectId> = None;
+        for (_, id) in history.iter().filter(|(kind, _)| *kind == ObjectKind::Commit) {
+            if vault::commit(&repository, *id)?.parent_count() == 0 {
+                smallest = smallest.into_iter().chain([*id]).min();
+            }
+        }
+        Ok(smallest)
     }
 
     /// The manifest of the snapshot of a commit, whose tree is checked.

@@ -30,6 +30,7 @@ pub(crate) use workspace::Workspace;
 use crate::cancel::{Cancel, ProgressFn, run_blocking};
 use crate::git::{self, GitDir, Head, HeadTree, History};
 use crate::oid::ObjectId;
+use crate::retention::refuse_unreadable;
 use crate::side::SideManifest;
 use crate::snapshot::{RunOutcome, SnapId, Snapshot, Source};
 use crate::vault::{self, Inner, Lock, PackWriter, Sharing, Vault};
@@ -133,6 +134,7 @@ impl Inner {
         if let Some(survive) = &options.survive {
             survive.check()?;
         }
+        refuse_unreadable(options.retention.as_deref())?;
         let workspace = Workspace::open(workspace, options.force, self.root())?;
         let _held = self.hold(cancel)?;
         let _alone = Lock::take(&self.lock_path(&workspace.key()), Sharing::Exclusive, cancel)?;
@@ -351,7 +353,7 @@ impl Inner {
     }
 
     /// The newest snapshot of a workspace whose objects are here.
-    fn last_snapshot(&self, workspace: &Workspace) -> Result<Option<Snapshot>> {
+    pub(crate) fn last_snapshot(&self, workspace: &Workspace) -> Result<Option<Snapshot>> {
         let id = {
             let scans = self.scans.lock().unwrap_or_else(PoisonError::into_inner);
             scans.get(&workspace.path).and_then(|known| known.last.clone())

@@ -21,6 +21,8 @@ pub struct CaptureOptions {
     pub retention: Option<String>,
     /// The workspace of a sandbox that it is of; set by captures of sandboxes.
     pub(crate) sandbox: Option<String>,
+    /// Files of that sandbox that changed whenever they were fetched: what is captured of them is an older state, or none.
+    pub(crate) unstable: Vec<WorkPath>,
     /// What must survive a restore. Default nothing in particular.
     pub survive: Option<Survive>,
     /// What is taken. Default: files up to [`DEFAULT_MAX_FILE`], and neither env files nor private keys.
@@ -51,6 +53,7 @@ impl Default for CaptureOptions {
             agent: None,
             retention: None,
             sandbox: None,
+            unstable: Vec::new(),
             survive: None,
             rules: CaptureRules::default(),
             mtimes: false,

@@ -1,9 +1,11 @@
+use std::collections::HashSet;
+
 use super::scan::{Content, Entry, Kind, Scan};
 use crate::ignore::Patterns;
 use crate::oid::ObjectId;
 use crate::path::{self, WorkPath};
 use crate::receipt::{Missing, Promise, Receipt, Survive};
-use crate::side::SideManifest;
+use crate::side::{SideManifest, SkipReason, Skipped};
 
 /// Answers what of a declaration is in a scan. `head` is the commit whose history is in the vault.
 pub(super) fn receipt(
@@ -13,9 +15,16 @@ pub(super) fn receipt(
     head: Option<ObjectId>,
 ) -> Receipt {
     let mut receipt = Receipt::default();
+    let is_unstable = |skipped: &&Skipped| skipped.reason == SkipReason::Unstable;
+    let unstable = side.skipped.iter().filter(is_unstable).map(|skipped| &skipped.path).collect();
     for path in &survive.paths {
         match scan.entry(path.as_bytes()) {
-            Some(entry) => promise(&mut receipt, path.clone(), entry),
+            Some(entry) => {
+                promise(&mut receipt, &unstable, path.clone(), entry);
+                if entry.kind == Kind::Dir {
+                    receipt.missing.extend(left_out_below(side, path));
+                }
+            }
             None => receipt.missing.push(missing(path.to_string(), why_absent(side, path))),
         }
     }
@@ -27,7 +36,7 @@ pub(super) fn receipt(
                 let path = path::join(at, &entry.name);
                 if patterns.verdict(&path, false) == Some(true) {
                     matched = true;
-                    promise(&mut receipt, WorkPath::new(path), entry);
+                    promise(&mut receipt, &unstable, WorkPath::new(path), entry);
                 }
             }
         }
@@ -45,10 +54,11 @@ pub(super) fn receipt(
     receipt
 }
 
-fn promise(receipt: &mut Receipt, path: WorkPath, entry: &Entry) {
+fn promise(receipt: &mut Receipt, unstable: &HashSet<&WorkPath>, path: WorkPath, entry: &Entry) {
     let why = match (entry.kind, entry.content) {
         (Kind::Skipped(reason), _) => reason.as_str(),
         (_, Content::Unstable) => "unstable",
+        _ if unstable.contains(&path) => "unstable",
         (_, Content::Kept) => "only_as_it_was_before",
         _ => {
             let mode = entry.git_mode().unwrap_or(0o040_000);
@@ -58,6 +68,18 @@ fn promise(receipt: &mut Receipt, path: WorkPath, entry: &Entry) {
         }
     };
     receipt.missing.push(missing(path.to_string(), why));
+}
+
+/// What of a directory is not in the snapshot, or not as it is: all but what no snapshot could have, and what is gone.
+fn left_out_below<'a>(side: &'a SideManifest, dir: &'a WorkPath) -> impl Iterator<Item = Missing> + 'a {
+    let below = |path: &WorkPath| {
+        path.as_bytes().strip_prefix(dir.as_bytes()).is_some_and(|rest| rest.starts_with(b"/"))
+    };
+    side.skipped
+        .iter()
+        .filter(move |skipped| below(&skipped.path))
+        .filter(|skipped| !matches!(skipped.reason, SkipReason::Special | SkipReason::Vanished))
+        .map(|skipped| missing(skipped.path.to_string(), skipped.reason.as_str()))
 }
 
 /// A path that the scan does not have may be below one that was left out.

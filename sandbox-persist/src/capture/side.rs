@@ -1,3 +1,4 @@
+use std::collections::HashSet;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 
@@ -68,6 +69,9 @@ pub(crate) fn of(scan: &Scan, workspace: &Workspace, options: &CaptureOptions) -
             }
         }
     }
+    let told: HashSet<WorkPath> = side.skipped.iter().map(|skipped| skipped.path.clone()).collect();
+    let unstable = options.unstable.iter().filter(|path| !told.contains(*path));
+    side.skipped.extend(unstable.map(|path| Skipped::new(path.as_bytes(), SkipReason::Unstable)));
     Ok(side)
 }
 

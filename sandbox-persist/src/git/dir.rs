@@ -93,6 +93,17 @@ impl GitDir {
         Ok(Self { common: Some(open(common.clone())?), own: open(admin)?, common_path: common })
     }
 
+    /// Opens the directory that a host has named as one of git.
+    pub(super) fn at(path: PathBuf) -> Result<Self, String> {
+        let own = beneath::open_root(&path).map_err(|failure| failure.to_string())?;
+        Ok(Self { own, common: None, common_path: path })
+    }
+
+    /// The part of this working tree alone, which has its `HEAD` and index.
+    pub(super) fn own(&self) -> BorrowedFd<'_> {
+        self.own.as_fd()
+    }
+
     /// The part that holds objects and refs.
     pub(crate) fn common(&self) -> BorrowedFd<'_> {
         self.common.as_ref().unwrap_or(&self.own).as_fd()

@@ -14,6 +14,8 @@ use super::config::AzureTarget;
 use super::config::GcsTarget;
 #[cfg(feature = "s3")]
 use super::config::S3Target;
+#[cfg(any(feature = "gcs", feature = "azure"))]
+use super::credentials::Either;
 use super::credentials::Variables;
 use super::http::Connector;
 use super::store::Store;
@@ -76,6 +78,16 @@ fn unreadable(variable: &str) -> Error {
     .with_reason("credential")
 }
 
+/// The URL that object_store takes: the server's, or the bucket's own where the bucket is in the host.
+#[cfg(feature = "s3")]
+fn bucket_url(given: &str, target: &S3Target) -> Result<String> {
+    let url = endpoint(given, target.allow_http)?;
+    Ok(match target.path_style {
+        true => url,
+        false => url.replacen("://", &format!("://{}.", target.bucket), 1),
+    })
+}
+
 #[cfg(feature = "s3")]
 pub(super) fn s3(target: &S3Target, variables: &Variables<'_>) -> Result<Store> {
     checked("a bucket", &target.bucket)?;
@@ -94,12 +106,7 @@ pub(super) fn s3(target: &S3Target, variables: &Variables<'_>) -> Result<Store> 
         builder = builder.with_token(token);
     }
     if let Some(given) = &target.endpoint {
-        let url = endpoint(given, target.allow_http)?;
-        let url = match target.path_style {
-            true => url,
-            // object_store takes the URL of a bucket here.
-            false => url.replacen("://", &format!("://{}.", target.bucket), 1),
-        };
+        let url = bucket_url(given, target)?;
         builder = builder.with_allow_http(url.starts_with("http:")).with_endpoint(url);
     }
     Ok(Store::cloud(builder.build().map_err(refused)?, &target.bucket, true))
@@ -108,18 +115,28 @@ pub(super) fn s3(target: &S3Target, variables: &Variables<'_>) -> Result<Store> 
 #[cfg(feature = "gcs")]
 pub(super) fn gcs(target: &GcsTarget, variables: &Variables<'_>) -> Result<Store> {
     checked("a bucket", &target.bucket)?;
-    let key = variables.need(&target.service_account_env)?;
     let mut builder = object_store::gcp::GoogleCloudStorageBuilder::new()
         .with_bucket_name(&target.bucket)
-        .with_service_account_key(key)
         .with_retry(retry())
         .with_http_connector(Connector::new()?);
+    let mut named = &target.service_account_env;
+    builder = match variables.either(&target.service_account_env, &target.access_token_env)? {
+        Either::One(key) => builder.with_service_account_key(key),
+        Either::Other(bearer) => {
+            named = &target.access_token_env;
+            if !bearer.bytes().all(|byte| byte.is_ascii_graphic()) {
+                return Err(unreadable(named));
+            }
+            let token = object_store::gcp::GcpCredential { bearer };
+            builder.with_credentials(std::sync::Arc::new(object_store::StaticCredentialProvider::new(token)))
+        }
+    };
     if let Some(given) = &target.endpoint {
         let url = endpoint(given, false)?;
         let options = object_store::ClientOptions::new().with_allow_http(url.starts_with("http:"));
         builder = builder.with_client_options(options).with_base_url(&url);
     }
-    let store = builder.build().map_err(|_| unreadable(&target.service_account_env))?;
+    let store = builder.build().map_err(|_| unreadable(named))?;
     Ok(Store::cloud(store, &target.bucket, true))
 }
 
@@ -130,21 +147,39 @@ pub(super) fn azure(target: &AzureTarget, variables: &Variables<'_>) -> Result<S
     let mut builder = object_store::azure::MicrosoftAzureBuilder::new()
         .with_account(&target.account)
         .with_container_name(&target.container)
-        .with_access_key(variables.need(&target.access_key_env)?)
         .with_disable_tagging(true)
         .with_retry(retry())
         .with_http_connector(Connector::new()?);
+    let mut named = &target.access_key_env;
+    builder = match variables.either(&target.access_key_env, &target.sas_token_env)? {
+        Either::One(key) => builder.with_access_key(key),
+        Either::Other(signature) => {
+            named = &target.sas_token_env;
+            let signature = signature.trim_start_matches('?').to_owned();
+            builder.with_config(object_store::azure::AzureConfigKey::SasKey, signature)
+        }
+    };
     if let Some(given) = &target.endpoint {
         let url = endpoint(given, false)?;
         builder = builder.with_allow_http(url.starts_with("http:")).with_endpoint(url);
     }
-    let store = builder.build().map_err(|_| unreadable(&target.access_key_env))?;
+    let store = builder.build().map_err(|_| unreadable(named))?;
     Ok(Store::cloud(store, &target.container, false))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(feature = "s3")]
+    #[test]
+    fn a_bucket_is_in_the_path_or_in_the_host() {
+        let mut target = S3Target::new("b").with_endpoint("s3.example.com");
+        assert_eq!(bucket_url("s3.example.com", &target).unwrap(), "https://s3.example.com");
+        target.path_style = false;
+        assert_eq!(bucket_url("s3.example.com:9000", &target).unwrap(), "https://b.s3.example.com:9000");
+        assert_eq!(bucket_url("http://localhost:1", &target).unwrap(), "http://b.localhost:1");
+    }
 
     #[test]
     fn only_servers_of_this_machine_are_reached_in_the_clear() {

@@ -224,6 +224,14 @@ pub struct GcsTarget {
     /// The variable that holds the JSON key of a service account. Default `GOOGLE_SERVICE_ACCOUNT_KEY`.
     #[serde(default = "service_account")]
     pub service_account_env: String,
+    /// The variable that holds an access token, such as `gcloud auth print-access-token` prints, where there is no such
+    /// key. It is read once: when it expires, the mirror is opened again. Default `GOOGLE_OAUTH_ACCESS_TOKEN`.
+    #[serde(default = "access_token")]
+    pub access_token_env: String,
+}
+
+fn access_token() -> String {
+    "GOOGLE_OAUTH_ACCESS_TOKEN".to_owned()
 }
 
 fn service_account() -> String {
@@ -233,7 +241,12 @@ fn service_account() -> String {
 impl GcsTarget {
     /// Names a bucket, with defaults for the rest.
     pub fn new(bucket: impl Into<String>) -> Self {
-        Self { bucket: bucket.into(), endpoint: None, service_account_env: service_account() }
+        Self {
+            bucket: bucket.into(),
+            endpoint: None,
+            service_account_env: service_account(),
+            access_token_env: access_token(),
+        }
     }
 }
 
@@ -252,6 +265,14 @@ pub struct AzureTarget {
     /// The variable that holds the access key. Default `AZURE_STORAGE_ACCOUNT_KEY`.
     #[serde(default = "account_key")]
     pub access_key_env: String,
+    /// The variable that holds a shared access signature, the part of its URL after the `?`, where there is no such key.
+    /// Default `AZURE_STORAGE_SAS_TOKEN`.
+    #[serde(default = "sas_token")]
+    pub sas_token_env: String,
+}
+
+fn sas_token() -> String {
+    "AZURE_STORAGE_SAS_TOKEN".to_owned()
 }
 
 fn account_key() -> String {
@@ -266,6 +287,7 @@ impl AzureTarget {
             container: container.into(),
             endpoint: None,
             access_key_env: account_key(),
+            sas_token_env: sas_token(),
         }
     }
 }

@@ -5,6 +5,13 @@ use sandhold_core::{Error, ErrorKind, Result};
 /// What holds them: the environment, or a store of secrets of the host.
 pub(super) struct Variables<'a>(pub(super) &'a dyn Fn(&str) -> Option<String>);
 
+/// Which of two kinds of credential there is.
+#[cfg(any(feature = "gcs", feature = "azure"))]
+pub(super) enum Either {
+    One(String),
+    Other(String),
+}
+
 impl Variables<'_> {
     pub(super) fn get(&self, name: &str) -> Result<Option<String>> {
         let first = |letter: char| letter.is_ascii_alphabetic() || letter == '_';
@@ -21,9 +28,11 @@ impl Variables<'_> {
         Ok((self.0)(name).filter(|value| !value.is_empty()))
     }
 
+    /// The credential of the first kind, else of the second one.
     #[cfg(any(feature = "gcs", feature = "azure"))]
-    pub(super) fn need(&self, name: &str) -> Result<String> {
-        self.get(name)?.ok_or_else(|| missing(&[name]))
+    pub(super) fn either(&self, one: &str, other: &str) -> Result<Either> {
+        let (first, second) = (self.get(one)?, self.get(other)?);
+        first.map(Either::One).or(second.map(Either::Other)).ok_or_else(|| missing(&[one, other], " or "))
     }
 
     /// Both halves of a credential.
@@ -31,19 +40,19 @@ impl Variables<'_> {
     pub(super) fn pair(&self, one: &str, other: &str) -> Result<(String, String)> {
         match (self.get(one)?, self.get(other)?) {
             (Some(key), Some(secret)) => Ok((key, secret)),
-            (None, Some(_)) => Err(missing(&[one])),
-            (Some(_), None) => Err(missing(&[other])),
-            (None, None) => Err(missing(&[one, other])),
+            (None, Some(_)) => Err(missing(&[one], "")),
+            (Some(_), None) => Err(missing(&[other], "")),
+            (None, None) => Err(missing(&[one, other], " and ")),
         }
     }
 }
 
-fn missing(names: &[&str]) -> Error {
+fn missing(names: &[&str], between: &str) -> Error {
     Error::new(
         ErrorKind::Unauthenticated,
         format!(
             "the mirror needs {}, which this process has not; nothing else, such as a profile or a metadata service, is asked",
-            names.join(" and ")
+            names.join(between)
         ),
     )
     .with_reason("credential")
@@ -63,7 +72,13 @@ mod tests {
         assert!(!refused.to_string().contains("s3cr3t"));
         let refused = variables.pair("NONE", "NEITHER").unwrap_err();
         assert!(refused.to_string().contains("NONE and NEITHER"), "{refused}");
-        let refused = variables.need("abc/DEF+secret=").unwrap_err();
+        let refused = variables.either("abc/DEF+secret=", "HAS").err().unwrap();
         assert!(!refused.to_string().contains("DEF"), "{refused}");
+        let refused = variables.either("NONE", "NEITHER").err().unwrap();
+        assert!(refused.to_string().contains("NONE or NEITHER"), "{refused}");
+        assert!(
+            matches!(variables.either("NONE", "HAS").unwrap(), Either::Other(value) if value == "s3cr3t")
+        );
+        assert!(matches!(variables.either("HAS", "HAS").unwrap(), Either::One(_)));
     }
 }

@@ -136,10 +136,7 @@ impl Mirror {
                     let is_whole = sizes.get(key) == Some(&bytes);
                     found.snapshots.push(MirroredSnapshot { snapshot, is_whole });
                 }
-                // It went away since, or it is no manifest of ours.
-                Err(failure)
-                    if matches!(failure.kind(), ErrorKind::NotFound | ErrorKind::InvalidArgument) =>
-                {
+                Err(failure) if is_unreadable(&failure) => {
                     tracing::warn!(%id, %failure, "a manifest of the mirror cannot be read");
                     found.unreadable.push(id);
                 }
@@ -147,6 +144,43 @@ impl Mirror {
             }
         }
         Ok(found)
+    }
+
+    /// Finds the newest snapshot of a repository that fits and is newer than `known`, however many others are newer.
+    ///
+    /// # Errors
+    /// Whatever the mirror answers. A manifest that cannot be read hides no other.
+    pub(crate) async fn newest_after(
+        &self,
+        repo: &RepoKey,
+        known: Option<&SnapId>,
+        fits: impl Fn(&Snapshot) -> bool,
+    ) -> Result<Option<Snapshot>> {
+        let mut ids: Vec<SnapId> = Vec::new();
+        for listed in self.of(repo).await? {
+            if let Some((_, Kind::Manifest(id))) = self.keys.parse(&listed.key)
+                && known.is_none_or(|known| id > *known)
+            {
+                ids.push(id);
+            }
+        }
+        ids.sort_unstable();
+        while !ids.is_empty() {
+            let few = ids.split_off(ids.len().saturating_sub(AT_ONCE));
+            for (id, manifest) in self.manifests(repo, few).await.into_iter().rev() {
+                match manifest {
+                    Ok(manifest) if fits(&manifest.snapshot) => {
+                        return Ok(Some(self.adopted(repo, manifest)));
+                    }
+                    Ok(_) => {}
+                    Err(failure) if is_unreadable(&failure) => {
+                        tracing::warn!(%id, %failure, "a manifest of the mirror cannot be read");
+                    }
+                    Err(failure) => return Err(failure),
+                }
+            }
+        }
+        Ok(None)
     }
 
     /// Lists the bundles of a repository that no manifest names, oldest first.
@@ -270,4 +304,9 @@ impl Mirror {
     async fn of(&self, repo: &RepoKey) -> Result<Vec<Listed>> {
         self.store.list(&self.keys.repo(repo))?.try_collect().await
     }
+}
+
+/// It went away since, or it is no manifest of ours.
+fn is_unreadable(failure: &Error) -> bool {
+    matches!(failure.kind(), ErrorKind::NotFound | ErrorKind::InvalidArgument)
 }

@@ -330,7 +330,14 @@ impl Store {
             Failure::Precondition { .. } => (ErrorKind::Conflict, true),
             Failure::InvalidPath { .. } => (ErrorKind::InvalidArgument, false),
             Failure::NotSupported { .. } | Failure::NotImplemented { .. } => (ErrorKind::Unsupported, false),
-            _ => (ErrorKind::Unavailable, true),
+            // Of a listing the library says no more than that it failed.
+            _ => match refusal(&failure) {
+                Some(401) => (ErrorKind::Unauthenticated, false),
+                Some(403) => (ErrorKind::PermissionDenied, false),
+                Some(404) => (ErrorKind::NotFound, false),
+                Some(status) if !matches!(status, 408 | 429) => (ErrorKind::Unexpected, false),
+                _ => (ErrorKind::Unavailable, true),
+            },
         };
         let message = match kind {
             ErrorKind::NotFound => format!("there is no {key} in {}", self.name),
@@ -412,6 +419,14 @@ async fn read_part(file: &FilePath, at: u64, bytes: u64) -> Result<Bytes> {
         read().map_err(|failure| error::io("read", &file, failure))
     })
     .await
+}
+
+/// The status by which a server has refused a request, 400 to 499. The library has no other word of it than this text.
+fn refusal(failure: &object_store::Error) -> Option<u16> {
+    const SAID: &str = "Server returned non-2xx status code: ";
+    let text = failure.to_string();
+    let status = text.get(text.find(SAID)? + SAID.len()..)?.get(..3)?.parse().ok()?;
+    (400..500).contains(&status).then_some(status)
 }
 
 /// What a server said, in one line that is not too long.

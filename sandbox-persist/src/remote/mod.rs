@@ -83,10 +83,8 @@ impl Vault {
     ) -> Result<Option<Snapshot>> {
         let shadow = self.shadow(handle, workspace).await?;
         let (shadow, pulled) = transfer::pull(handle, &workspace.path, shadow, &options.rules).await?;
-        if !pulled.unstable.is_empty() {
-            tracing::warn!(paths = ?pulled.unstable, "files of the sandbox changed whenever they were fetched");
-        }
-        let options = CaptureOptions { sandbox: Some(workspace.label()), ..options };
+        let (sandbox, unstable) = (Some(workspace.label()), pulled.unstable);
+        let options = CaptureOptions { sandbox, unstable, ..options };
         let purpose = Purpose { id: None, source: Source::Run, outcome: Some(RunOutcome::Clean) };
         let snapshot = self.capture_for(shadow.tree(), options, purpose).await?;
         drop(shadow);

@@ -2,6 +2,7 @@ mod apply;
 mod branch;
 mod journal;
 mod metadata;
+mod names;
 mod options;
 mod patch;
 mod plan;
@@ -12,13 +13,12 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 
-use rustix::io::Errno;
 use sandhold_core::{Error, ErrorKind, Result};
 
 pub use branch::RestoredBranch;
 pub use journal::Unfinished;
 pub(crate) use journal::list as unfinished;
-pub use options::{OnDirty, RestoreOptions, Restored};
+pub use options::{OnDirty, OnUnfit, RestoreOptions, Restored};
 
 use crate::cancel::{Cancel, run_blocking};
 use crate::capture::{CaptureOptions, CaptureRules, Purpose, Scan, Workspace, read_side, threads};
@@ -43,7 +43,8 @@ impl Vault {
     /// # Errors
     /// [`ErrorKind::InvalidState`] with reason `dirty` where the directory holds work that no snapshot has, `in_the_way`
     /// where something that is never captured has the place of a file, `restore_incomplete` where something that was
-    /// to survive is not there; [`ErrorKind::InvalidArgument`] with reason `hostile_tree`; [`ErrorKind::NotFound`]
+    /// to survive is not there, `case_collision` and `unfit_name` where the file system of the directory cannot hold the names
+    /// of the snapshot, before anything is written; [`ErrorKind::InvalidArgument`] with reason `hostile_tree`; [`ErrorKind::NotFound`]
     /// where the vault has no such snapshot, and with reason `snapshot_gone` where its objects are not here.
     ///
     /// # Cancellation
@@ -87,7 +88,8 @@ impl Inner {
         fs::create_dir_all(target).map_err(|failure| error::io("make the directory", target, failure))?;
         let workspace = Workspace::open(target, options.force, self.root())?;
         let _alone = Lock::take(&self.lock_path(&workspace.key()), Sharing::Exclusive, cancel)?;
-        refuse_collisions(&workspace, &wanted)?;
+        names::sweep(&workspace)?;
+        let renamed = names::settle(&workspace, &mut wanted, options.on_unfit)?;
 
         let begun = journal::read(self, &workspace.path)?;
         let is_empty = fs::read_dir(&workspace.path)
@@ -153,6 +155,7 @@ impl Inner {
             untouched: plan.untouched,
             deleted: plan.deletes.len() as u64,
             saved,
+            renamed,
             submodules: wanted.gitlinks,
             warnings: warnings(&snapshot, &side),
         })
@@ -237,9 +240,9 @@ impl Unfinished {
         self.writes.iter().chain(&self.deletes).any(|touched| touched.as_bytes() == path)
     }
 
-    /// The directories that it writes to, and the root, where names are tried out.
+    /// The directories that it writes to.
     fn dirs(&self) -> impl Iterator<Item = &[u8]> {
-        std::iter::once(&b""[..]).chain(self.writes.iter().map(|path| crate::path::split(path.as_bytes()).0))
+        self.writes.iter().map(|path| crate::path::split(path.as_bytes()).0)
     }
 }
 
@@ -317,34 +320,6 @@ fn remove_staged(workspace: &Workspace, begun: Option<&Unfinished>) {
             }
         }
     }
-}
-
-/// Refuses names that a file system without upper and lower case cannot hold both, before anything is written.
-fn refuse_collisions(workspace: &Workspace, wanted: &Wanted) -> Result<()> {
-    let collisions = wanted.collisions();
-    let Some((one, other)) = collisions.first() else { return Ok(()) };
-    if !folds_case(workspace).map_err(|errno| error::io("probe", &workspace.path, errno))? {
-        return Ok(());
-    }
-    Err(Error::new(
-        ErrorKind::InvalidState,
-        format!(
-            "{one:?} and {other:?} are the same name on the file system of {}; restore to another one",
-            workspace.path.display()
-        ),
-    )
-    .with_reason("case_collision")
-    .with_context("collisions", collisions.len()))
-}
-
-fn folds_case(workspace: &Workspace) -> Result<bool, Errno> {
-    use rustix::fs::{AtFlags, Mode, OFlags};
-    let name = format!("{}case-{}", apply::STAGED, std::process::id());
-    let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    rustix::fs::openat(&workspace.root, &*name, flags, Mode::from_raw_mode(0o600))?;
-    let other = rustix::fs::statat(&workspace.root, name.to_uppercase(), AtFlags::SYMLINK_NOFOLLOW);
-    rustix::fs::unlinkat(&workspace.root, &*name, AtFlags::empty())?;
-    Ok(other.is_ok())
 }
 
 fn warnings(snapshot: &Snapshot, side: &SideManifest) -> Vec<String> {

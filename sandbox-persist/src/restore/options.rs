@@ -16,12 +16,27 @@ pub enum OnDirty {
     Capture,
 }
 
+/// What happens to names that the file system of the target cannot hold, or takes for one another: `Readme` and `README`
+/// where letters have no case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OnUnfit {
+    /// Nothing is written, and the error names them. The default.
+    #[default]
+    Refuse,
+    /// They get other names, the same ones at every restore; [`Restored::renamed`] tells which. What a receipt promises
+    /// under such a name is missing all the same.
+    Rename,
+}
+
 /// How a snapshot is written back.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct RestoreOptions {
     /// What happens where the target holds work that no snapshot has. Default: refuse.
     pub on_dirty: OnDirty,
+    /// What happens to names that the file system of the target has not. Default: refuse.
+    pub on_unfit: OnUnfit,
     /// Whether to wait until all is on the disk, and each file before it takes the place of another: a power cut then
     /// leaves what running the restore again completes. Without it a power cut may tear files, which the next restore
     /// refuses as `dirty` or captures first. Default no: the vault has it all the same.
@@ -47,6 +62,13 @@ impl RestoreOptions {
     #[must_use]
     pub fn with_on_dirty(mut self, on_dirty: OnDirty) -> Self {
         self.on_dirty = on_dirty;
+        self
+    }
+
+    /// Chooses what happens to names that the target has not.
+    #[must_use]
+    pub fn with_on_unfit(mut self, on_unfit: OnUnfit) -> Self {
+        self.on_unfit = on_unfit;
         self
     }
 
@@ -102,6 +124,8 @@ pub struct Restored {
     pub deleted: u64,
     /// The snapshot of what was there before, where one was taken.
     pub saved: Option<SnapId>,
+    /// What has another name there than in the snapshot, and which, where that was asked for.
+    pub renamed: Vec<(WorkPath, WorkPath)>,
     /// Submodules of a foreign tree, which a restore lists and does not make.
     pub submodules: Vec<WorkPath>,
     /// What whoever restored should know: what the snapshot says it has not.

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use sandhold_core::{Error, ErrorKind, Result};
 
+use super::objects::ALTERNATES;
 use super::refs::SNAPSHOTS;
 use crate::git::GitDir;
 use crate::{beneath, durable, error};
@@ -41,6 +42,12 @@ pub(super) fn find(workspace: &Path) -> Result<(PathBuf, PathBuf)> {
     // Whoever may write there must not lead us elsewhere.
     for dir in ["objects", "objects/pack", "refs", "refs/sandbox", SNAPSHOTS.trim_end_matches('/'), OURS] {
         refuse_link(&path, &git_dir.join(dir))?;
+    }
+    if fs::symlink_metadata(git_dir.join("commondir")).is_ok() {
+        return Err(refused(&path, "its commondir names another place for objects and refs"));
+    }
+    if fs::symlink_metadata(git_dir.join("objects").join(ALTERNATES)).is_ok() {
+        return Err(refused(&path, "it borrows objects of another one (objects/info/alternates)"));
     }
     for dir in ["objects/pack", "refs"] {
         if !git_dir.join(dir).is_dir() {

@@ -7,6 +7,9 @@ use super::store::Store;
 use crate::error;
 use crate::oid::ObjectId;
 
+/// What names other places for objects, which libgit2 follows.
+pub(super) const ALTERNATES: &str = "info/alternates";
+
 /// The objects of the vault, all of them in packs.
 #[derive(Clone, Debug)]
 pub(crate) struct Objects {
@@ -29,6 +32,14 @@ impl Objects {
 
     /// Opens them with those of another directory beside them, such as one in quarantine.
     pub(crate) fn open_with(&self, other: Option<&Path>) -> Result<git2::Repository> {
+        // Whoever may write to a repository with snapshots in it must not have objects of others taken for its own.
+        if std::fs::symlink_metadata(self.dir.join(ALTERNATES)).is_ok() {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!("{} borrows objects of another repository by now ({ALTERNATES})", self.dir.display()),
+            )
+            .with_reason("in_repo"));
+        }
         let open = || -> Result<git2::Repository, git2::Error> {
             let odb = git2::Odb::new()?;
             for dir in std::iter::once(&*self.dir).chain(other) {
