@@ -86,6 +86,35 @@ async fn every_call_to_a_daemon_names_its_sandbox_and_has_its_token_and_no_key()
 }
 
 #[tokio::test]
+async fn a_process_has_no_deadline_unless_it_is_given_one() {
+    let proxy = Proxy::alone().await.unwrap();
+    let handle = connected(&proxy).await;
+    proxy.add(Rule::new(Fault::Answer(Answer::new(401))).with_route(Route::Inside));
+    let background = || ProcessSpec::argv("sleep", ["1000"]);
+    assert!(handle.start(background()).await.is_err());
+    let limited =
+        background().with_deadline(Duration::from_millis(61_500)).with_grace(Duration::from_secs(2));
+    assert!(handle.start(limited).await.is_err());
+    assert!(handle.attach(ProcessSelector::Pid(7), AttachOptions::default()).await.is_err());
+    let sent: Vec<_> = proxy
+        .exchanges()
+        .into_iter()
+        .filter(|sent| sent.route == Route::Inside)
+        .map(|sent| (sent.path().to_owned(), sent.headers.get("connect-timeout-ms").cloned()))
+        .collect();
+    // E2B's daemon kills a process at the end of the stream's time, which its SDKs set to a minute. Here that is the last
+    // resort, ten seconds after the process was asked to end and had its grace.
+    assert_eq!(
+        sent,
+        [
+            ("/process.Process/Start".to_owned(), None),
+            ("/process.Process/Start".to_owned(), Some("73500".parse().unwrap())),
+            ("/process.Process/Connect".to_owned(), None),
+        ]
+    );
+}
+
+#[tokio::test]
 async fn what_the_provider_says_is_gone_is_gone_for_every_call() {
     let proxy = Proxy::alone().await.unwrap();
     let handle = connected(&proxy).await;

@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use sandhold_core::retry::RetryPolicy;
+use sandhold_core::testing::Gate;
 use sandhold_core::{
     Attempt, CreateOptions, Error, ErrorKind, Generation, Key, Owner, SandboxHandle, SandboxProvider,
     SandboxSpec, Tags,
@@ -206,5 +207,42 @@ async fn a_build_that_failed_is_not_remembered_and_one_of_another_process_is_not
     let tags = json!([{"tag": tag, "buildID": "b", "createdAt": "2026-08-01T12:00:00Z"}]);
     proxy.add(answers(200, &tags).with_path("/templates/mine/tags"));
     create(&provider, "base").await.unwrap();
+    assert_eq!(proxy.count(|sent| sent.path() == "/v3/templates"), 1);
+}
+
+#[tokio::test]
+async fn two_who_miss_the_default_template_at_once_build_it_once() {
+    let (proxy, context) = (Proxy::alone().await.unwrap(), context());
+    // Another name than the other tests have, as the lock is one of the whole machine.
+    let default = DefaultTemplate::new(recipe(&context), BuildOptions::new("raced"));
+    // As two processes: they share nothing but the server and the machine.
+    let (one, other) = (provider(&proxy, Some(default.clone())), provider(&proxy, Some(default)));
+    proxy.add(Rule::new(Fault::Answer(Answer::error(404, ""))).with_route(Route::Create).times(2));
+    proxy.add(answers(201, &sandbox()).with_route(Route::Create));
+    let tags = |found: &Value| answers(200, found).with_path("/templates/raced/tags");
+    proxy.add(tags(&json!([])).times(1));
+    let building = json!({"status": "building", "logEntries": [], "logs": []});
+    let gate = Gate::new();
+    proxy.add(Rule::new(Fault::HoldBefore(gate.clone())).with_path("*/status").times(1));
+    add_build(&proxy, &building);
+    let creates = tokio::spawn(async move {
+        let (one, other) = tokio::join!(create(&one, "base"), create(&other, "base"));
+        (one.map(drop), other.map(drop))
+    });
+    // Both were told that it is not there, and one of them builds.
+    gate.arrived(1).await;
+    proxy.until(2, |sent| sent.route == Route::Create).await;
+    let named = proxy.exchanges()[0].json().unwrap()["templateID"].as_str().unwrap().to_owned();
+    let tag = named.split_once(':').unwrap().1;
+    assert_eq!(proxy.count(|sent| sent.path() == "/templates/raced/tags"), 1, "the other waits for the lock");
+    // The build ends, and its tag is there.
+    proxy.clear_rules();
+    proxy.add(answers(201, &sandbox()).with_route(Route::Create));
+    proxy.add(tags(&json!([{"tag": tag, "buildID": "b1", "createdAt": "2026-08-01T12:00:00Z"}])));
+    add_build(&proxy, &ready());
+    gate.open();
+    let (one, other) = creates.await.unwrap();
+    one.unwrap();
+    other.unwrap();
     assert_eq!(proxy.count(|sent| sent.path() == "/v3/templates"), 1);
 }

@@ -1,6 +1,8 @@
 //! The work of a sandbox outlives it, and goes from one provider to another and back.
 #![allow(clippy::unwrap_used, reason = "helpers of tests: a broken rule panics")]
 
+#[path = "support/http.rs"]
+mod http;
 mod support;
 
 use std::collections::BTreeMap;
@@ -10,8 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sandhold_core::{
-    AcquireOptions, MemoryRegistry, PersistHook as _, ProcessSpec, Sandbox, SandboxHandleExt,
-    SandboxProvider, SandboxSpec, Sandboxes,
+    AcquireOptions, AcquireOutcome, MemoryRegistry, Owner, PersistHook as _, ProcessSpec, Sandbox,
+    SandboxHandleExt, SandboxProvider, SandboxSpec, Sandboxes,
 };
 use sandhold_e2b::{E2bConfig, E2bProvider};
 use sandhold_local::{LocalConfig, LocalProvider};
@@ -19,6 +21,7 @@ use sandhold_persist::{
     CaptureOptions, Mirror, MirrorConfig, MirrorMode, MirrorTarget, RemoteWorkspace, RepoKey, RestoreOptions,
     Survive, Vault, VaultConfig, VaultHook,
 };
+use serde_json::json;
 use support::{KEY, Served};
 use tempfile::TempDir;
 
@@ -219,4 +222,39 @@ async fn work_is_saved_before_a_pause_and_a_sleeper_is_not_woken_to_save_it_agai
     assert_eq!(vault.snapshots().await.unwrap().len(), 2);
     next.destroy().await.unwrap();
     assert_eq!(vault.snapshots().await.unwrap().len(), 2);
+}
+
+#[tokio::test]
+async fn what_mastra_made_is_taken_over_by_its_own_id_with_its_work_and_nothing_is_created() {
+    let served = tokio::task::spawn_blocking(|| Served::start(&[])).await.unwrap();
+    let at = served.address();
+    let theirs = tokio::task::spawn_blocking(move || {
+        let asked =
+            json!({ "timeout": 600, "autoPause": true, "metadata": { "mastra-sandbox-id": "thread-7" } });
+        let theirs = http::Box::create(at, asked);
+        theirs.write("kept.txt", "work of theirs");
+        assert_eq!(theirs.control("POST", "/pause").send(at).status, 204);
+        theirs
+    });
+    let theirs = theirs.await.unwrap();
+    let url = format!("http://{at}");
+    let config = E2bConfig::new(KEY)
+        .with_api_url(url.clone())
+        .with_sandbox_url(url)
+        .with_list_visibility(Duration::ZERO)
+        .with_mastra_owner(Owner::default());
+    let provider: Arc<dyn SandboxProvider> = Arc::new(E2bProvider::new(config).unwrap());
+    // Two hosts one after the other, neither of which knows more than the id. For the first one its own setup is still to
+    // be done in there, and so it is said to be new.
+    for outcome in [AcquireOutcome::Created, AcquireOutcome::Connected] {
+        let registry = Arc::new(MemoryRegistry::default());
+        let sandboxes = Sandboxes::new(Arc::clone(&provider)).with_registry(registry);
+        let acquired = sandboxes.acquire("thread-7", AcquireOptions::default()).await.unwrap();
+        assert_eq!(acquired.outcome, outcome, "{:?}", acquired.facts);
+        assert_eq!(acquired.sandbox.provider_id().map(|id| id.as_str()), Some(theirs.id.as_str()));
+        assert_eq!(acquired.sandbox.read_text("kept.txt").await.unwrap(), "work of theirs");
+    }
+    let listed =
+        tokio::task::spawn_blocking(move || http::Request::new("GET", "/v2/sandboxes").key().send(at));
+    assert_eq!(listed.await.unwrap().json().as_array().unwrap().len(), 1);
 }
