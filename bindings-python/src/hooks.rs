@@ -83,7 +83,11 @@ pub(crate) struct Callback {
 
 impl Callback {
     fn take(given: &mut Options<'_>, name: &'static str) -> PyResult<Option<Self>> {
-        let Some(function) = given.any(name)? else { return Ok(None) };
+        given.any(name)?.map(|function| Self::new(name, function)).transpose()
+    }
+
+    /// Reads a callable.
+    pub(crate) fn new(name: &'static str, function: Bound<'_, PyAny>) -> PyResult<Self> {
         if !function.is_callable() {
             let problem = format!("argument '{name}': {} is not callable", function.repr()?);
             return Err(PyTypeError::new_err(problem));
@@ -91,14 +95,14 @@ impl Callback {
         static TEST: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let test = TEST.import(function.py(), "sandhold._hooks", "is_async")?;
         let is_async = test.call1((&function,))?.is_truthy()?;
-        Ok(Some(Self { name, is_async, function: function.unbind() }))
+        Ok(Self { name, is_async, function: function.unbind() })
     }
 
     /// Calls it with arguments that are made for its kind, and reads what it returns.
     ///
     /// # Cancellation
     /// A coroutine is cancelled; code that blocks a thread runs on there, and nobody waits for it.
-    async fn call<T: Send + 'static>(
+    pub(crate) async fn call<T: Send + 'static>(
         &self,
         event_loop: Option<Py<PyAny>>,
         arguments: impl FnOnce(Python<'_>, bool) -> PyResult<Py<PyTuple>> + Send + 'static,
@@ -209,6 +213,24 @@ async fn awaited<T>(
         .ok_or_else(interpreter_ended)?
 }
 
+/// The event loop from which sandboxes were last used: coroutines of their hooks run there.
+#[derive(Default)]
+pub(crate) struct Followed(Mutex<Option<Py<PyAny>>>);
+
+impl Followed {
+    /// Remembers the running event loop.
+    pub(crate) fn follow(&self, py: Python<'_>) -> PyResult<()> {
+        let event_loop = runtime::running_loop(py)?.unbind();
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(event_loop);
+        Ok(())
+    }
+
+    pub(crate) fn event_loop(&self) -> Option<Py<PyAny>> {
+        let event_loop = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        runtime::attach(|py| event_loop.as_ref().map(|event_loop| event_loop.clone_ref(py))).flatten()
+    }
+}
+
 /// The hooks of a host or of an acquire.
 pub(crate) struct PyHooks {
     on_start: Option<Callback>,
@@ -218,8 +240,7 @@ pub(crate) struct PyHooks {
     events: Option<mpsc::UnboundedSender<core::Event>>,
     setup_version: u64,
     every_start: bool,
-    /// The event loop from which the sandbox was last used.
-    event_loop: Mutex<Option<Py<PyAny>>>,
+    pub(crate) followed: Arc<Followed>,
 }
 
 impl PyHooks {
@@ -245,28 +266,16 @@ impl PyHooks {
             events,
             setup_version,
             every_start,
-            event_loop: Mutex::default(),
+            followed: Arc::default(),
         };
         Ok(Some(Arc::new(hooks)))
-    }
-
-    /// Remembers the running event loop as the one for coroutines.
-    pub(crate) fn follow(&self, py: Python<'_>) -> PyResult<()> {
-        let event_loop = runtime::running_loop(py)?.unbind();
-        *self.event_loop.lock().unwrap_or_else(PoisonError::into_inner) = Some(event_loop);
-        Ok(())
-    }
-
-    fn event_loop(&self) -> Option<Py<PyAny>> {
-        let event_loop = self.event_loop.lock().unwrap_or_else(PoisonError::into_inner);
-        runtime::attach(|py| event_loop.as_ref().map(|event_loop| event_loop.clone_ref(py))).flatten()
     }
 
     async fn with_sandbox(&self, callback: Option<&Callback>, sandbox: &core::Sandbox) -> Result<()> {
         let Some(callback) = callback else { return Ok(()) };
         let sandbox = sandbox.clone();
         let arguments = move |py: Python<'_>, is_async: bool| tuple(py, [face(py, sandbox, is_async)?]);
-        callback.call(self.event_loop(), arguments, |_| Ok(())).await
+        callback.call(self.followed.event_loop(), arguments, |_| Ok(())).await
     }
 }
 
@@ -288,14 +297,14 @@ fn tell(py: Python<'_>, callback: Callback) -> PyResult<mpsc::UnboundedSender<co
     Ok(sender)
 }
 
-fn tuple<'py, T: IntoPyObject<'py>>(
+pub(crate) fn tuple<'py, T: IntoPyObject<'py>>(
     py: Python<'py>,
     items: impl IntoIterator<Item = T, IntoIter: ExactSizeIterator>,
 ) -> PyResult<Py<PyTuple>> {
     PyTuple::new(py, items).map(Bound::unbind)
 }
 
-fn face(py: Python<'_>, sandbox: core::Sandbox, is_async: bool) -> PyResult<Bound<'_, PyAny>> {
+pub(crate) fn face(py: Python<'_>, sandbox: core::Sandbox, is_async: bool) -> PyResult<Bound<'_, PyAny>> {
     Ok(if is_async {
         Bound::new(py, AsyncSandbox::bare(sandbox))?.into_any()
     } else {
@@ -330,7 +339,7 @@ impl core::Hooks for PyHooks {
             };
             tuple(py, [Bound::new(py, told)?])
         };
-        callback.call(self.event_loop(), arguments, |_| Ok(())).await
+        callback.call(self.followed.event_loop(), arguments, |_| Ok(())).await
     }
 
     async fn on_resume(&self, sandbox: &core::Sandbox, memory: Memory) -> Result<Vec<core::FreshFile>> {
@@ -344,7 +353,7 @@ impl core::Hooks for PyHooks {
             let files = returned.extract::<Option<Vec<Py<FreshFile>>>>()?.unwrap_or_default();
             Ok(files.iter().map(|file| file.get().0.clone()).collect())
         };
-        callback.call(self.event_loop(), arguments, read).await
+        callback.call(self.followed.event_loop(), arguments, read).await
     }
 
     async fn on_stop(&self, sandbox: &core::Sandbox) -> Result<()> {

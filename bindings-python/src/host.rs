@@ -6,13 +6,14 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use sandhold_core as core;
 use sandhold_core::{Owner, Result};
-use sandhold_registry::RegistryUrl;
 use tokio::sync::OnceCell;
 
 use crate::convert::{Options, checked};
-use crate::hooks::PyHooks;
-use crate::persist::VaultHook;
+use crate::hooks::{Followed, PyHooks};
+use crate::persist::Persist;
 use crate::provider::provider;
+use crate::providers::Providers;
+use crate::registry::Place;
 use crate::sandbox::{AsyncSandbox, Sandbox, Taken};
 use crate::stream::{AsyncEvents, Events};
 use crate::twins::twins;
@@ -21,8 +22,8 @@ use crate::{options, values};
 /// A host whose registry and vault are opened by the first call that needs it.
 struct Host {
     unopened: core::Sandboxes,
-    registry: Option<RegistryUrl>,
-    persist: Option<Py<VaultHook>>,
+    registry: Option<Arc<Place>>,
+    persist: Option<Persist>,
     hooks: Option<Arc<PyHooks>>,
     open: OnceCell<core::Sandboxes>,
 }
@@ -51,11 +52,11 @@ impl Host {
         if let Some(events) = given.take("event_capacity")? {
             unopened = unopened.with_event_capacity(events);
         }
-        let registry = match given.take::<String>("registry")? {
-            Some(url) => Some(checked(py, "registry", RegistryUrl::parse(&url))?),
-            None => None,
-        };
-        let persist = given.take::<Py<VaultHook>>("persist")?;
+        let registry = given.any("registry")?.map(|at| Place::read(call, &at)).transpose()?;
+        if let Some(providers) = given.take::<Py<Providers>>("providers")? {
+            unopened = unopened.with_providers(providers.get().known());
+        }
+        let persist = Persist::take(&mut given)?;
         let hooks = PyHooks::take(py, &mut given)?;
         if let Some(hooks) = &hooks {
             unopened = unopened.with_hooks(Arc::clone(hooks) as Arc<dyn core::Hooks>);
@@ -64,14 +65,20 @@ impl Host {
         Ok(Arc::new(Self { unopened, registry, persist, hooks, open: OnceCell::new() }))
     }
 
+    /// What is to know of the event loops that its sandboxes are used from.
+    fn followed(&self, hooks: Option<&Arc<PyHooks>>) -> Vec<Arc<Followed>> {
+        let hooks = hooks.or(self.hooks.as_ref()).map(|hooks| Arc::clone(&hooks.followed));
+        hooks.into_iter().chain(self.persist.as_ref().and_then(Persist::followed)).collect()
+    }
+
     async fn open(&self) -> Result<&core::Sandboxes> {
         let open = || async {
             let mut sandboxes = self.unopened.clone();
-            if let Some(url) = &self.registry {
-                sandboxes = sandboxes.with_registry(url.open().await?);
+            if let Some(registry) = &self.registry {
+                sandboxes = sandboxes.with_registry(registry.open().await?);
             }
             if let Some(hook) = &self.persist {
-                sandboxes = sandboxes.with_persist(hook.get().open().await?);
+                sandboxes = sandboxes.with_persist(hook.open().await?);
             }
             Ok(sandboxes)
         };
@@ -113,7 +120,7 @@ impl AsyncSandboxes {
 
 impl AsyncSandboxes {
     fn enter(&self, py: Python<'_>) -> PyResult<()> {
-        self.0.hooks.as_ref().map_or(Ok(()), |hooks| hooks.follow(py))
+        self.0.followed(None).iter().try_for_each(|followed| followed.follow(py))
     }
 }
 
@@ -125,13 +132,13 @@ twins! {
     fn acquire(py, this, key: String, **options) -> Sandbox, AsyncSandbox {
         let host = Arc::clone(&this.0);
         let (options, hooks) = options::acquire(py, "acquire", options)?;
-        let hooks = hooks.or_else(|| host.hooks.clone());
-        if IS_ASYNC && let Some(hooks) = &hooks {
-            hooks.follow(py)?;
+        let followed = host.followed(hooks.as_ref());
+        if IS_ASYNC {
+            followed.iter().try_for_each(|followed| followed.follow(py))?;
         }
         async move {
             let acquired = host.open().await?.acquire(key, options).await?;
-            Ok(Taken { came: Some((acquired.outcome, acquired.facts)), sandbox: acquired.sandbox, hooks })
+            Ok(Taken { came: Some((acquired.outcome, acquired.facts)), sandbox: acquired.sandbox, followed })
         }
     }
 
@@ -140,14 +147,21 @@ twins! {
     fn lazy(py, this, key: String, **options) -> Sandbox, AsyncSandbox {
         let host = Arc::clone(&this.0);
         let (options, hooks) = options::acquire(py, "lazy", options)?;
-        let hooks = hooks.or_else(|| host.hooks.clone());
-        async move { Ok(Taken { sandbox: host.open().await?.lazy(key, options)?, came: None, hooks }) }
+        let followed = host.followed(hooks.as_ref());
+        async move { Ok(Taken { sandbox: host.open().await?.lazy(key, options)?, came: None, followed }) }
     }
 
     /// Looks for the sandbox that a key has, without waking or making one.
     fn find(py, this, key: String) -> Option<values::SandboxInfo>, Option<values::SandboxInfo> {
         let host = Arc::clone(&this.0);
         async move { Ok(host.open().await?.find(key).await?.map(Into::into)) }
+    }
+
+    /// Says that the credentials or the endpoint were changed on purpose: a key's sandbox that is not found under them
+    /// counts as gone. Returns whether they differed.
+    fn confirm_move(py, this, key: String) -> bool, bool {
+        let host = Arc::clone(&this.0);
+        async move { host.open().await?.confirm_move(key).await }
     }
 
     /// Lets a key's sandbox rest, without connecting to it.

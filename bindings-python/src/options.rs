@@ -7,8 +7,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use sandhold_core as core;
 use sandhold_core::{
-    AcquireOptions, CloneOptions, Exclusion, Key, Network, OnDuplicates, OnExpiry, OnGone, OnSetupFailure,
-    OnSpecConflict, ReplaceWhenGone, Resources, SandboxId, SandboxSpec,
+    AcquireOptions, CloneOptions, Exclusion, Key, Network, OnDuplicates, OnExpiry, OnGone, OnResumeFailure,
+    OnSetupFailure, OnSpecConflict, ReplaceWhenGone, Resources, SandboxId, SandboxSpec,
 };
 
 use crate::convert::{Options, checked, extract};
@@ -38,6 +38,8 @@ pub(crate) fn acquire(
     set(&mut options.on_spec_conflict, given.word("on_spec_conflict", &words)?);
     let words = [("keep", OnSetupFailure::Keep), ("destroy", OnSetupFailure::Destroy)];
     set(&mut options.on_setup_failure, given.word("on_setup_failure", &words)?);
+    let words = [("keep", OnResumeFailure::Keep), ("destroy", OnResumeFailure::Destroy)];
+    set(&mut options.on_resume_failure, given.word("on_resume_failure", &words)?);
     let words = [("proven", Exclusion::Proven), ("best_effort", Exclusion::BestEffort)];
     set(&mut options.exclusion, given.word("exclusion", &words)?);
     set(&mut options.hook_deadline, given.seconds("hook_deadline")?);
@@ -49,11 +51,15 @@ pub(crate) fn acquire(
     Ok((options, hooks))
 }
 
-fn set<T>(field: &mut T, given: Option<T>) {
+pub(crate) fn set<T>(field: &mut T, given: Option<T>) {
     if let Some(given) = given {
         *field = given;
     }
 }
+
+/// What processes inside see.
+pub(crate) const NETWORKS: [(&str, Network); 3] =
+    [("none", Network::None), ("loopback", Network::Loopback), ("host", Network::Host)];
 
 fn spec(py: Python<'_>, given: &mut Options<'_>) -> PyResult<SandboxSpec> {
     let mut spec = SandboxSpec::default();
@@ -64,8 +70,7 @@ fn spec(py: Python<'_>, given: &mut Options<'_>) -> PyResult<SandboxSpec> {
     set(&mut spec.env, given.take("env")?);
     set(&mut spec.metadata, given.take("metadata")?);
     set(&mut spec.resources, resources(py, given)?);
-    let words = [("none", Network::None), ("loopback", Network::Loopback), ("host", Network::Host)];
-    set(&mut spec.network, given.word("network", &words)?);
+    set(&mut spec.network, given.word("network", &NETWORKS)?);
     spec.lease = given.seconds("lease")?;
     let words = [("pause", OnExpiry::Pause), ("kill", OnExpiry::Kill)];
     set(&mut spec.on_expiry, given.word("on_expiry", &words)?);

@@ -13,7 +13,7 @@ use sandhold_core::{
 };
 
 use crate::convert::{self, seconds};
-use crate::hooks::PyHooks;
+use crate::hooks::Followed;
 use crate::process::{self, AsyncProcess, Process};
 use crate::stream::{AsyncDownload, AsyncWatch, Download, Watch};
 use crate::twins::twins;
@@ -23,7 +23,8 @@ use crate::{options, source, values};
 pub(crate) struct Taken {
     pub(crate) sandbox: core::Sandbox,
     pub(crate) came: Option<(AcquireOutcome, core::Facts)>,
-    pub(crate) hooks: Option<Arc<PyHooks>>,
+    /// What is to know of the event loop that it is used from.
+    pub(crate) followed: Vec<Arc<Followed>>,
 }
 
 macro_rules! faces {
@@ -41,7 +42,7 @@ macro_rules! faces {
         impl $name {
             /// The face that a hook gets, whose event loop is known already.
             pub(crate) fn bare(sandbox: core::Sandbox) -> Self {
-                Self(Taken { sandbox, came: None, hooks: None })
+                Self(Taken { sandbox, came: None, followed: Vec::new() })
             }
 
             $($enter)+
@@ -108,7 +109,7 @@ macro_rules! faces {
                 let options = options::clone(py, "clone_with", options)?;
                 let cloned = self.0.sandbox.clone_with(options);
                 let sandbox = cloned.map_err(|error| crate::errors::raised(py, &error))?;
-                Ok(Self(Taken { sandbox, came: None, hooks: self.0.hooks.clone() }))
+                Ok(Self(Taken { sandbox, came: None, followed: self.0.followed.clone() }))
             }
 
             fn __repr__(&self) -> String {
@@ -129,7 +130,7 @@ faces! {
     /// A sandbox of a key, for event loops. Leaving its `async with` block lets go of it and leaves the sandbox alone.
     AsyncSandbox {
         fn enter(&self, py: Python<'_>) -> PyResult<()> {
-            self.0.hooks.as_ref().map_or(Ok(()), |hooks| hooks.follow(py))
+            self.0.followed.iter().try_for_each(|followed| followed.follow(py))
         }
     }
 }
@@ -406,4 +407,13 @@ fn by(user: Option<String>) -> FileOptions {
     let mut options = FileOptions::default();
     options.user = user;
     options
+}
+
+/// Reads a sandbox of either face.
+pub(crate) fn read(call: &'static str, given: &Bound<'_, PyAny>) -> PyResult<core::Sandbox> {
+    if let Ok(sandbox) = given.cast::<AsyncSandbox>() {
+        return Ok(sandbox.get().0.sandbox.clone());
+    }
+    let sandbox = convert::extract::<Py<Sandbox>>(call, "sandbox", given)?;
+    Ok(sandbox.get().0.sandbox.clone())
 }

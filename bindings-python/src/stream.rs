@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use pyo3::IntoPyObjectExt as _;
 use pyo3::prelude::*;
 use sandhold_core as core;
 use sandhold_core::{Lagged, Result, ResultStream};
@@ -68,6 +69,31 @@ impl<'py> IntoPyObject<'py> for Told {
         };
         Bound::new(py, event?)
     }
+}
+
+/// One item of a listing, which becomes a value of Python where it is taken.
+pub(crate) struct Item(Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>);
+
+impl<'py> IntoPyObject<'py> for Item {
+    type Target = PyAny;
+    type Output = Bound<'py, PyAny>;
+    type Error = PyErr;
+
+    fn into_pyobject(self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        (self.0)(py).map(|item| item.into_bound(py))
+    }
+}
+
+/// A listing whose items become values of this type.
+pub(crate) fn items<T, U>(stream: ResultStream<T>) -> ResultStream<Item>
+where
+    T: Send + 'static,
+    U: From<T> + for<'any> IntoPyObject<'any>,
+{
+    ResultStream::unfold(stream, |mut stream| async move {
+        let item = stream.next().await?;
+        Some((item.map(|item| Item(Box::new(move |py| U::from(item).into_py_any(py)))), stream))
+    })
 }
 
 macro_rules! faces {
@@ -146,6 +172,11 @@ macro_rules! faces {
     };
 }
 
+/// A download whose size nobody tells.
+pub(crate) fn unsized_download(body: core::ByteStream) -> core::Download {
+    core::Download::new(None, body)
+}
+
 /// What a stream is taken out of.
 trait Streamed {
     type Item;
@@ -179,6 +210,8 @@ impl Streamed for core::Events {
 faces! {
     /// The content of a file on its way out of the sandbox, in pieces. One that breaks ends with an error.
     Download, AsyncDownload: core::Download => Bytes, size: Option<u64> = |download: &core::Download| download.size;
+    /// A listing, item by item.
+    Items, AsyncItems: ResultStream<Item> => Item;
     /// What happens in a watched directory.
     Watch, AsyncWatch: ResultStream<core::WatchEvent> => WatchEvent;
     /// What happens to the sandboxes of a host. Where a listener was too slow, an event of kind `lagged` says so.

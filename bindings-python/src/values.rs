@@ -31,6 +31,8 @@ macro_rules! values {
     )+};
 }
 
+pub(crate) use values;
+
 values! {
     /// How a process ended. A non-zero code is a result, not an error.
     ExitStatus {
@@ -168,6 +170,8 @@ values! {
         how: &'static str,
         /// The id of the sandbox whose place it took.
         replaced: Option<String>,
+        /// Why it took that place: `gone` or `other_spec`; known as long as its record is.
+        replaced_because: Option<&'static str>,
         /// What a resume kept: `kept` or `lost`; None when it was running.
         resumed: Option<&'static str>,
         /// It was running.
@@ -343,6 +347,7 @@ impl From<&core::Facts> for Facts {
         Self {
             how: how(&facts.how),
             replaced,
+            replaced_because: facts.replaced_because.map(core::ReplacedBecause::as_str),
             resumed,
             attached: facts.how == core::How::Attached,
             adopted: facts.how == core::How::Adopted,
