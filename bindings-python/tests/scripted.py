@@ -41,6 +41,12 @@ def scripted(answer: Callable[[Asked], Answer]) -> Iterator[Script]:
 
         def respond(self) -> None:
             body = self.rfile.read(int(self.headers.get("content-length") or 0))
+            while self.headers.get("transfer-encoding") == "chunked":
+                size = int(self.rfile.readline(), 16)
+                body += self.rfile.read(size)
+                self.rfile.readline()
+                if size == 0:
+                    break
             asked = Asked(self.command, self.path, body, {name.lower(): value for name, value in self.headers.items()})
             script.asked.append(asked)
             status, content, *more = answer(asked)

@@ -50,7 +50,7 @@ def a_snapshot_is_taken_told_and_put_back(tmp_path: Path, work: Path) -> None:
     assert [snapshot.id for snapshot in vault.snapshots()] == [taken.id]
     assert vault.snapshot(taken.id).tree == taken.tree
     (work / "deep/file").write_text("changed")
-    with pytest.raises(sandhold.ConflictError) as dirty:
+    with pytest.raises(sandhold.InvalidStateError) as dirty:
         vault.restore(taken.id, work)
     assert dirty.value.reason == "dirty" and (work / "deep/file").read_text() == "changed"
     report = vault.restore(taken.id, work, on_dirty="capture")

@@ -44,9 +44,9 @@ class _Hooks(TypedDict, total=False):
     on_stop: _Hook | None
     on_destroy: _Hook | None
     on_event: Callable[[Event], object] | None
-    setup_version: int
-    runs_on_every_start: bool
-    hook_deadline: float
+    setup_version: int | None
+    runs_on_every_start: bool | None
+    hook_deadline: float | None  # Of one hook. Default 900 s.
 
 @type_check_only
 class _Resources(TypedDict, total=False):
@@ -81,8 +81,8 @@ class _AcquireOptions(_Hooks, total=False):
     on_setup_failure: Literal["keep", "destroy"] | None
     on_resume_failure: Literal["keep", "destroy"] | None
     exclusion: Literal["proven", "best_effort"] | None
-    call_deadline: float | None
-    deadline: float | None
+    call_deadline: float | None  # Of one call to the provider. Default 60 s.
+    deadline: float | None  # Of the whole acquire. Default 180 s.
 
 @type_check_only
 class _HostOptions(_Hooks, total=False):
@@ -93,8 +93,8 @@ class _HostOptions(_Hooks, total=False):
     providers: Providers | None
     owner: str | None
     wait_limit: float | None
-    record_lease: float | None
-    event_capacity: int | None
+    record_lease: float | None  # Of a key, without renewal. Default 90 s.
+    event_capacity: int | None  # Kept for a slow listener. Default 256.
 
 @type_check_only
 class _CloneOptions(TypedDict, total=False):
@@ -108,9 +108,9 @@ class _CloneOptions(TypedDict, total=False):
 class _ExecOptions(TypedDict, total=False):
     """Times in seconds; a timeout of 0 is none. Default 60 s, and 1 MiB of output a stream."""
 
-    timeout: float | None
+    timeout: float | None  # 0 is none. Default 60 s.
     stdin: bytes | bytearray | str | None
-    output_limit: int | None
+    output_limit: int | None  # Of each stream; the tail is kept. Default 1 MiB.
     on_output: Callable[[Literal["stdout", "stderr", "pty"], bytes], object] | None
     env: Mapping[str, str] | None
     cwd: str | None
