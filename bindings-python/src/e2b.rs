@@ -244,30 +244,36 @@ twins! {
     #[pyo3(signature = (id, **options))]
     fn update_network_policy(py, this, id: String, **options) -> (), () {
         let mut given = Options::new(py, "update_network_policy", options)?;
-        let mut policy = NetworkUpdate::default();
-        policy.allow_out = given.take("allow_out")?;
-        policy.deny_out = given.take("deny_out")?;
-        policy.rules = given.any("rules")?.map(|rules| json::read("rules", &rules)).transpose()?;
-        policy.egress_proxy = given.any("egress_proxy")?.map(|proxy| json::read("egress_proxy", &proxy)).transpose()?;
-        policy.allow_internet_access = given.take("allow_internet_access")?;
+        let policy = NetworkUpdate {
+            allow_out: given.take("allow_out")?,
+            deny_out: given.take("deny_out")?,
+            rules: plain(&mut given, "rules")?,
+            egress_proxy: plain(&mut given, "egress_proxy")?,
+            allow_internet_access: given.take("allow_internet_access")?,
+        };
         given.finish()?;
         let provider = this.0.clone();
         async move { provider.update_network_policy(&SandboxId::new(id), &policy).await }
     }
 }
 
+/// Takes an argument that is plain data.
+fn plain<T: serde::de::DeserializeOwned>(given: &mut Options<'_>, name: &str) -> PyResult<Option<T>> {
+    given.any(name)?.map(|value| json::read(name, &value)).transpose()
+}
+
 /// Reads the network policy that new sandboxes get.
 pub(crate) fn network(py: Python<'_>, given: &Bound<'_, pyo3::types::PyDict>) -> PyResult<NetworkConfig> {
     let mut given = Options::new(py, "network", Some(given))?;
-    let mut policy = NetworkConfig::default();
-    policy.allow_out = given.take("allow_out")?;
-    policy.deny_out = given.take("deny_out")?;
-    policy.allow_public_traffic = given.take("allow_public_traffic")?;
-    policy.mask_request_host = given.take("mask_request_host")?;
-    policy.https_ports = given.take("https_ports")?;
-    policy.rules = given.any("rules")?.map(|rules| json::read("rules", &rules)).transpose()?;
-    policy.egress_proxy =
-        given.any("egress_proxy")?.map(|proxy| json::read("egress_proxy", &proxy)).transpose()?;
+    let policy = NetworkConfig {
+        allow_out: given.take("allow_out")?,
+        deny_out: given.take("deny_out")?,
+        allow_public_traffic: given.take("allow_public_traffic")?,
+        mask_request_host: given.take("mask_request_host")?,
+        https_ports: given.take("https_ports")?,
+        rules: plain(&mut given, "rules")?,
+        egress_proxy: plain(&mut given, "egress_proxy")?,
+    };
     given.finish()?;
     Ok(policy)
 }

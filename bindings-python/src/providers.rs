@@ -15,6 +15,7 @@ use crate::runtime;
 #[pyclass(frozen, module = "sandhold")]
 pub(crate) struct Providers(sandhold_core::Providers);
 
+#[allow(clippy::wrong_self_convention, reason = "they are called as in Rust")]
 #[pymethods]
 impl Providers {
     #[new]

@@ -72,7 +72,9 @@ impl<'py> IntoPyObject<'py> for Told {
 }
 
 /// One item of a listing, which becomes a value of Python where it is taken.
-pub(crate) struct Item(Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>);
+pub(crate) struct Item(Box<Converted>);
+
+type Converted = dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send;
 
 impl<'py> IntoPyObject<'py> for Item {
     type Target = PyAny;

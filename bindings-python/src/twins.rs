@@ -12,6 +12,7 @@ macro_rules! twins {
         #[pyo3::pymethods]
         impl $sync {$(
             $(#[$meta])*
+            #[allow(clippy::too_many_arguments, reason = "keyword arguments of Python")]
             fn $name(slf: &pyo3::Bound<'_, Self>, $py: pyo3::Python<'_> $(, $argument: $type)* $(, $options: Option<&pyo3::Bound<'_, pyo3::types::PyDict>>)?) -> pyo3::PyResult<$sync_type> {
                 #[allow(dead_code, reason = "few bodies ask")]
                 const IS_ASYNC: bool = false;
@@ -25,6 +26,7 @@ macro_rules! twins {
         #[pyo3::pymethods]
         impl $asynchronous {$(
             $(#[$meta])*
+            #[allow(clippy::too_many_arguments, reason = "keyword arguments of Python")]
             fn $name<'py>(slf: &pyo3::Bound<'py, Self>, $py: pyo3::Python<'py> $(, $argument: $type)* $(, $options: Option<&pyo3::Bound<'_, pyo3::types::PyDict>>)?) -> pyo3::PyResult<pyo3::Bound<'py, pyo3::PyAny>> {
                 #[allow(dead_code, reason = "few bodies ask")]
                 const IS_ASYNC: bool = true;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +51,10 @@ def an_error_is_never_none_and_makes_nothing(status: int, kind: str) -> None:
         return status, body, {"retry-after": "2"}
 
     with scripted(answer) as script:
-        for call in (lambda: provider.find("i0"), lambda: host.find("key"), lambda: host.acquire("key")):
-            provider = E2bProvider(**options(script.url))
-            host = Sandboxes(provider)
+        provider = E2bProvider(**options(script.url))
+        host = Sandboxes(provider)
+        calls: list[Callable[[], object]] = [lambda: provider.find("i0"), lambda: host.find("key"), lambda: host.acquire("key")]
+        for call in calls:
             with pytest.raises(sandhold.SandboxError) as refused:
                 call()
             assert refused.value.kind == kind and type(refused.value) is sandhold._errors.BY_KIND[kind]
@@ -147,7 +149,7 @@ def the_files_of_a_volume_are_read_and_written() -> None:
         assert [(volume.volume_id, volume.name) for volume in volumes.list()] == [("v1", "data")]
         content = volumes.open("v1")
         assert (content.id, content.name) == ("v1", "data")
-        written = content.write("/f", iter([b"a", "bc"]), mode=0o600, force=True)
+        written = content.write("/f", iter([b"a", b"bc"]), mode=0o600, force=True)
         assert (written.file_type, written.uid, written.modified_at.year) == ("file", 1, 2026)
         assert script.asked[-1].body == b"abc" and "mode=384" in script.asked[-1].path
         assert b"".join(content.read("/f")) == b"abc"
@@ -188,4 +190,4 @@ def a_template_is_built_and_its_log_followed(tmp_path: Path) -> None:
     template = DefaultTemplate(recipe, "mine", cpu_count=1)
     E2bProvider(api_key="k", default_template=template, network={"allow_out": ["example.com"]}, retry={"max_retries": 0})
     with pytest.raises(TypeError, match="colour"):
-        E2bProvider(api_key="k", network={"colour": 1})  # type: ignore[typeddict-unknown-key]
+        E2bProvider(api_key="k", network={"colour": 1})  # type: ignore[arg-type]
