@@ -114,6 +114,11 @@ test('a directory that is not there is an invalid argument', async () => {
   await assert.rejects(commands.run('pwd', { cwd: `${dir}/missing` }), InvalidArgumentError)
 })
 
+test('variables reach what a command starts', async () => {
+  const { stdout } = await commands.run(`python3 -c 'import os; print(os.environ["MINE"])'`, { envs: { MINE: 'a b' } })
+  assert.equal(stdout, 'a b\n')
+})
+
 test('variables of a command are its own', async () => {
   const envs = { FIRST: 'a b', SECOND: '', HOME: '/elsewhere', QUOTE: `"'$HOME` }
   const { stdout } = await commands.run('printf "%s|" "$FIRST" "${SECOND-unset}" "$HOME" "$QUOTE"', { envs })
@@ -168,6 +173,14 @@ test('stdin takes text and bytes, and ends when it is closed', async () => {
   await commands.sendStdin(handle.pid, new Uint8Array([0xac, 0x0a]))
   await handle.closeStdin()
   assert.equal((await handle.wait()).stdout, 'héllo\nx€\n')
+})
+
+test('special characters and several lines reach the input as they are', async () => {
+  const text = `!@#$%^&*()_+{}|:<>?-=[]\\;',./~\`"\nsecond line\n\n\ttabbed\n`
+  const handle = await commands.run('cat', { background: true, stdin: true })
+  await handle.sendStdin(text)
+  await handle.closeStdin()
+  assert.equal((await handle.wait()).stdout, text)
 })
 
 test('empty input is no end of input', async () => {

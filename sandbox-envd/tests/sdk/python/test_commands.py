@@ -121,6 +121,17 @@ class Commands:
         await settle(handle.close_stdin())
         self.assertEqual(fields(await settle(handle.wait())), ("héllo\nx€\n", "", 0, None))
 
+    async def test_special_characters_and_several_lines_reach_the_input_as_they_are(self):
+        text = "!@#$%^&*()_+{}|:<>?-=[]\\;',./~`\"\nsecond line\n\n\ttabbed\n"
+        handle = await settle(self.commands.run("cat", background=True, stdin=True))
+        await settle(self.commands.send_stdin(handle.pid, text))
+        await settle(self.commands.close_stdin(handle.pid))
+        self.assertEqual((await settle(handle.wait())).stdout, text)
+
+    async def test_variables_reach_what_a_command_starts(self):
+        cmd = "python3 -c 'import os; print(os.environ[\"MINE\"])'"
+        self.assertEqual((await settle(self.commands.run(cmd, envs={"MINE": "a b"}))).stdout, "a b\n")
+
     async def test_stdin_may_be_closed_twice(self):
         handle = await settle(self.commands.run("cat; sleep 300", background=True, stdin=True))
         await settle(handle.close_stdin())

@@ -65,6 +65,11 @@ test('python is there by both of its names', async () => {
   assert.equal(one, other)
 })
 
+test('root is one word away', async () => {
+  const sandbox = await created()
+  assert.equal((await sandbox.commands.run('id -un; sudo id -un; sudo echo in')).stdout, 'user\nroot\nin\n')
+})
+
 test('a sandbox knows what it is', async () => {
   const sandbox = await created()
   const { stdout } = await sandbox.commands.run('echo "$E2B_SANDBOX $E2B_SANDBOX_ID"; cat /run/e2b/.E2B_SANDBOX /run/e2b/.E2B_SANDBOX_ID')

@@ -107,7 +107,8 @@ test('a fork has the files and facts of its source, and an end of its own', asyn
   const info = await fork.getInfo()
   assert.deepEqual(info.metadata, { mark: `${mark}-fork` })
   assert.ok(Math.abs(info.endAt.getTime() - Date.now() - 100_000) < 5000, `${info.endAt}`)
-  assert.equal((await fork.commands.run('echo $KEPT')).stdout, 'yes\n')
+  const known = await fork.commands.run('echo $KEPT $E2B_SANDBOX_ID; cat /run/e2b/.E2B_SANDBOX_ID')
+  assert.equal(known.stdout, `yes ${fork.sandboxId}\n${fork.sandboxId}`)
 })
 
 test('several forks stand on one state and on their own', async () => {

@@ -71,6 +71,16 @@ test('steps make what sandboxes start with', async () => {
   assert.equal((await other.commands.run('echo $ENV_1')).stdout, 'mine\n')
 })
 
+test('links are copied as links unless they are to be resolved', async () => {
+  const template = Template({ fileContextPath: context })
+    .fromBaseImage()
+    .copy('folder/symlink.txt', 'kept.txt')
+    .copy('folder/symlink.txt', 'resolved.txt', { resolveSymlinks: true })
+  const sandbox = await created({ template: (await built(template)).name })
+  const kinds = await sandbox.commands.run('stat -c %F kept.txt resolved.txt; cat resolved.txt')
+  assert.equal(kinds.stdout, 'symbolic link\nregular file\nThis is a test file.')
+})
+
 test('an unchanged beginning is not built again, and a skipped cache is', async () => {
   const base = () => Template().fromImage('ubuntu:22.04').runCmd(`echo ${mark} > one.txt`)
   const first = await built(base().runCmd('date +%s%N > two.txt'))

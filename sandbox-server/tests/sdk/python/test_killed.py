@@ -40,6 +40,17 @@ class Killed:
         error = await self.interrupted(lambda sandbox: sandbox.pause())
         self.assertIsInstance(error, TimeoutException)
 
+    async def test_a_handle_that_waits_hears_of_the_kill(self):
+        sandbox = await self.created()
+        handle = await settle(sandbox.commands.run("echo up; sleep 300", background=True, timeout=0))
+        if self.is_async:
+            waiting = asyncio.ensure_future(handle.wait())
+        else:
+            waiting = asyncio.ensure_future(asyncio.to_thread(handle.wait))
+        self.assertIs(await settle(sandbox.kill()), True)
+        with self.assertRaisesRegex(SandboxNotRunningException, "killed or reached its end of life"):
+            await waiting
+
     async def test_calls_after_the_kill_fail_as_what_they_are(self):
         sandbox = await self.created()
         await settle(sandbox.kill())

@@ -1,7 +1,7 @@
 import asyncio
 import datetime
 
-from e2b import SandboxState
+from e2b import SandboxException, SandboxQuery, SandboxState
 
 from support import both, now, settle
 
@@ -32,6 +32,29 @@ class Listing:
         for order, expected in (("asc", self.ids), ("desc", self.newest_first)):
             self.assertEqual(await self.listed(self.metadata, order=order, limit=1), expected)
             self.assertEqual(await self.listed(self.metadata, order=order, limit=3), expected)
+
+    async def test_a_listing_goes_on_from_a_token_and_ends_after_a_full_page(self):
+        query = SandboxQuery(metadata=self.metadata)
+        first = self.client.list(query, limit=3)
+        self.assertEqual(len(await settle(first.next_items())), 3)
+        self.assertIs(first.has_next, True)
+        second = self.client.list(query, limit=3, next_token=first.next_token)
+        rest = await settle(second.next_items())
+        self.assertEqual([item.sandbox_id for item in rest], [self.ids[0]])
+        self.assertEqual((second.has_next, second.next_token), (False, None))
+        full = self.client.list(query, limit=4)
+        self.assertEqual(len(await settle(full.next_items())), 4)
+        self.assertIs(full.has_next, False)
+
+    async def test_limits_and_tokens_that_make_no_sense_are_refused(self):
+        for options in ({"limit": 101}, {"next_token": "junk"}):
+            error = await self.raises(SandboxException, lambda: self.client.list(**options).next_items())
+            self.assertEqual(error.status_code, 400, options)
+        one = self.client.list(SandboxQuery(metadata=self.metadata), limit=1, order="asc")
+        await settle(one.next_items())
+        other = self.client.list(limit=1, order="desc", next_token=one.next_token)
+        error = await self.raises(SandboxException, lambda: other.next_items())
+        self.assertEqual(error.status_code, 400)
 
     async def test_filters(self):
         self.assertEqual(await self.listed({"mark": self.mark, "turn": "2"}), [self.ids[2]])

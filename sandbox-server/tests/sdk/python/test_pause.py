@@ -1,3 +1,5 @@
+import asyncio
+
 from e2b import SandboxNotFoundException
 
 from support import about, both, hosted, now, settle
@@ -21,6 +23,27 @@ class Pauses:
         self.assertEqual(await self.stdout(same, "echo $KEPT"), "yes\n")
         self.assertIn(handle.pid, [one.pid for one in await settle(same.commands.list())])
         self.assertIs(await settle(same.commands.kill(handle.pid)), True)
+
+    async def test_a_command_that_sleeps_over_the_pause_ends_after_it(self):
+        sandbox = await self.created()
+        cmd = "sleep 1; echo done > done.txt"
+        handle = await settle(sandbox.commands.run(cmd, background=True, timeout=0))
+        self.assertIs(await settle(sandbox.pause()), True)
+        await settle(sandbox.connect())
+        followed = await settle(sandbox.commands.connect(handle.pid, timeout=0))
+        self.assertEqual((await settle(followed.wait())).exit_code, 0)
+        self.assertEqual(await settle(sandbox.files.read("done.txt")), "done\n")
+
+    async def test_connects_at_once_to_a_paused_sandbox_all_get_it(self):
+        sandbox = await self.created()
+        await settle(sandbox.files.write("kept.txt", "before"))
+        await settle(sandbox.pause())
+        if self.is_async:
+            calls = [self.client.connect(sandbox.sandbox_id) for _ in range(6)]
+        else:
+            calls = [asyncio.to_thread(self.client.connect, sandbox.sandbox_id) for _ in range(6)]
+        for same in await asyncio.gather(*calls):
+            self.assertEqual(await settle(same.files.read("kept.txt")), "before")
 
     async def test_no_round_of_pause_and_resume_loses_a_file(self):
         sandbox = await self.created()

@@ -44,6 +44,42 @@ class Sandboxes:
         self.assertEqual(out, "1|a b'\"$HOME||")
         self.assertEqual(await self.stdout(sandbox, "echo $ONE", envs={"ONE": "own"}), "own\n")
 
+    async def test_a_sandbox_knows_what_it_is(self):
+        sandbox = await self.created()
+        template = (await settle(sandbox.get_info())).template_id
+        facts = ("E2B_SANDBOX", "E2B_SANDBOX_ID", "E2B_TEMPLATE_ID")
+        out = await self.stdout(sandbox, "; ".join(f"echo ${name}; cat /run/e2b/.{name}; echo" for name in facts))
+        expected = [fact for fact in ("true", sandbox.sandbox_id, template) for _ in range(2)]
+        self.assertEqual(out.splitlines(), expected)
+
+    async def test_root_is_one_word_away_and_python_has_both_of_its_names(self):
+        sandbox = await self.created()
+        self.assertEqual(await self.stdout(sandbox, "id -un; sudo id -un; sudo echo in"), "user\nroot\nin\n")
+        one, other = (await self.stdout(sandbox, "python --version && python3 --version")).splitlines()
+        self.assertRegex(one, r"^Python 3\.")
+        self.assertEqual(one, other)
+
+    async def test_a_timeout_of_zero_ends_a_sandbox_at_once(self):
+        sandbox = await self.created()
+        await settle(sandbox.set_timeout(0))
+
+        async def ended():
+            return not await settle(sandbox.is_running())
+
+        await self.eventually("the sandbox ends", ended)
+
+    async def test_the_network_policy_can_be_replaced_and_is_told(self):
+        sandbox = await self.created(allow_internet_access=False, network={"https_ports": [3000]})
+        self.assertIs((await settle(sandbox.get_info())).allow_internet_access, False)
+        await settle(sandbox.update_network({"deny_out": ["0.0.0.0/0"], "allow_out": ["1.1.1.1"]}))
+        network = (await settle(sandbox.get_info())).network
+        self.assertEqual((network["deny_out"], network["allow_out"]), (["0.0.0.0/0"], ["1.1.1.1"]))
+        await settle(self.client.update_network(sandbox.sandbox_id, {}))
+        info = await settle(sandbox.get_info())
+        self.assertEqual((info.allow_internet_access, info.network), (None, {"https_ports": [3000]}))
+        error = await self.raises(SandboxException, lambda: sandbox.update_network({"allow_out": ["example.com"]}))
+        self.assertEqual(error.status_code, 400)
+
     async def test_a_template_that_does_not_exist_is_an_error_that_names_it(self):
         error = await self.raises(SandboxException, lambda: self.client.create("no-such-template"))
         self.assertEqual(error.status_code, 404)
@@ -79,6 +115,9 @@ class Sandboxes:
     async def test_what_never_was_is_gone_too(self):
         self.assertIs(await settle(self.client.kill(UNKNOWN)), False)
         await self.raises(SandboxNotFoundException, lambda: self.client.connect(UNKNOWN))
+        await self.raises(SandboxNotFoundException, lambda: self.client.pause(UNKNOWN))
+        await self.raises(SandboxNotFoundException, lambda: self.client.set_timeout(UNKNOWN, 60))
+        await self.raises(SandboxNotFoundException, lambda: self.client.fork(UNKNOWN))
         await self.raises(SandboxNotFoundException, lambda: self.client.get_info(UNKNOWN))
 
     async def test_connecting_gives_the_same_sandbox_and_its_work(self):

@@ -65,6 +65,28 @@ class Snapshots:
         self.assertIs(await settle(self.client.delete_snapshot(snapshot.snapshot_id)), False)
         await self.raises(SandboxException, lambda: self.client.create(snapshot.snapshot_id))
 
+    async def test_a_name_may_have_a_tag_and_goes_over_to_the_latest(self):
+        source = await self.created()
+        await settle(source.files.write("state.txt", "one"))
+        name = f"{self.mark}-moves"
+        first = await self.snapshotted(source, name=name)
+        tagged = await self.snapshotted(source, name=f"{name}:v2")
+        self.assertRegex(tagged.snapshot_id, f"/{name}:v2$")
+        self.assertEqual([first.names, tagged.names], [[first.snapshot_id.removesuffix(":default")]] * 2)
+        by_tag = await self.all(self.client.list_snapshots(name=f"{name}:v2"))
+        self.assertEqual([item.snapshot_id for item in by_tag], [tagged.snapshot_id])
+        await settle(source.files.write("state.txt", "two"))
+        await self.snapshotted(source, name=name)
+        self.assertEqual(await self.text(await self.created(first.snapshot_id)), "two")
+        self.assertEqual(await self.text(await self.created(tagged.snapshot_id)), "one")
+
+    async def test_only_a_running_sandbox_is_snapshotted_and_forked(self):
+        sandbox = await self.created()
+        await settle(sandbox.pause())
+        await self.raises(SandboxNotFoundException, lambda: sandbox.create_snapshot())
+        error = await self.raises(SandboxException, lambda: sandbox.fork())
+        self.assertEqual(error.status_code, 409)
+
     async def test_a_fork_has_the_files_and_facts_of_its_source_and_an_end_of_its_own(self):
         metadata = {"mark": self.mark}
         source = await self.created(metadata=metadata, timeout=600)
@@ -76,6 +98,7 @@ class Snapshots:
         self.assertEqual(await self.text(fork), "one")
         await settle(fork.files.write("state.txt", "two"))
         self.assertEqual(await self.text(source), "one")
+        self.assertEqual(await self.stdout(fork, "echo $E2B_SANDBOX_ID"), f"{fork.sandbox_id}\n")
         self.assertEqual((await settle(source.get_info())).end_at, before.end_at)
         info = await settle(fork.get_info())
         self.assertEqual(info.metadata, metadata)

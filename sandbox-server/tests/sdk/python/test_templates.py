@@ -60,6 +60,28 @@ class Templates:
         out = await self.stdout(sandbox, 'pwd; echo "$ENV_1 $ENV_2"; cat /home/user/folder/test.txt')
         self.assertEqual(out, "/app\nvalue1 value2\nThis is a test file.")
 
+    async def test_links_are_copied_as_links_unless_they_are_to_be_resolved(self):
+        with tempfile.TemporaryDirectory() as context:
+            with open(os.path.join(context, "test.txt"), "w") as file:
+                file.write("linked")
+            os.symlink("test.txt", os.path.join(context, "link.txt"))
+            template = self.template(file_context_path=context).from_base_image().copy("*.txt", "kept/")
+            template = template.copy("link.txt", "resolved/link.txt", resolve_symlinks=True)
+            _, name, _ = await self.built(template)
+        sandbox = await self.created(name)
+        out = await self.stdout(sandbox, "stat -c %F kept/link.txt resolved/link.txt; cat kept/link.txt resolved/link.txt")
+        self.assertEqual(out, "symbolic link\nregular file\nlinkedlinked")
+
+    async def test_a_template_in_use_is_not_deleted(self):
+        info, name, _ = await self.built(self.template().from_base_image().run_cmd("touch made"))
+        sandbox = await self.created(name)
+        url, headers = f"{API}/templates/{info.template_id}", {"X-API-KEY": os.environ["E2B_API_KEY"]}
+        status, body = asked(url, method="DELETE", **headers)
+        self.assertEqual((status, json.loads(body)["code"]), (400, 400))
+        await settle(sandbox.kill())
+        self.assertEqual(asked(url, method="DELETE", **headers), (204, b""))
+        self.assertFalse(await settle(self.template.exists(name)))
+
     async def test_an_unchanged_beginning_is_not_built_again(self):
         def template():
             return self.template().from_base_image().run_cmd(f"echo {self.mark} > one.txt")
