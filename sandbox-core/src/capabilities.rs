@@ -1,5 +1,7 @@
 use std::time::Duration;
 
+use crate::{Error, ErrorKind, MountSource, Network, Result, SandboxSpec};
+
 /// What a provider can do. A call that is not covered is `unsupported` before anything happens.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -44,4 +46,35 @@ pub struct Capabilities {
     pub signal_tree: bool,
     /// Host directories can be mounted.
     pub host_mounts: bool,
+    /// The sandbox reaches no further than [`crate::SandboxSpec::network`] says. Without it a spec that asks for less than
+    /// [`crate::Network::Host`] is refused before anything is made.
+    pub egress_policy: bool,
+    /// Ports that the provider exposes to the network ask for a token; `false` also where it exposes none.
+    pub port_auth: bool,
+    /// Input and output of commands are bytes, and arrive as they are.
+    pub binary_exec: bool,
+}
+
+impl Capabilities {
+    /// Refuses a spec that asks for what is not covered: it would be ignored without a word.
+    pub(crate) fn check(&self, spec: &SandboxSpec) -> Result<()> {
+        let refuse =
+            |message, field| Err(Error::new(ErrorKind::Unsupported, message).with_context("field", field));
+        if !self.egress_policy && spec.network != Network::Host {
+            return refuse(
+                "the provider cannot limit the network of a sandbox; ask for Network::Host",
+                "network",
+            );
+        }
+        if !self.lease && spec.lease.is_some() {
+            return refuse("the provider enforces no leases; leave the lease out", "lease");
+        }
+        let is_dir = |source: &MountSource| {
+            matches!(source, MountSource::HostDir { .. } | MountSource::SharedDir { .. })
+        };
+        if !self.host_mounts && spec.mounts.iter().any(|mount| is_dir(&mount.source)) {
+            return refuse("the provider mounts no directories of the host; leave them out", "mounts");
+        }
+        Ok(())
+    }
 }

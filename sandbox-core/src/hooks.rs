@@ -10,7 +10,7 @@ use async_trait::async_trait;
 
 use crate::acquire::Facts;
 use crate::events::Event;
-use crate::{AcquireOutcome, Error, ErrorKind, Memory, Result, Sandbox, SetupState};
+use crate::{AcquireOutcome, Error, ErrorKind, FreshFile, Memory, Result, Sandbox, SetupState};
 
 /// Default deadline of one hook, each time it runs.
 pub const DEFAULT_HOOK_DEADLINE: Duration = Duration::from_secs(15 * 60);
@@ -27,40 +27,6 @@ pub struct Start {
     pub setup: SetupState,
     /// More about how it came.
     pub facts: Facts,
-}
-
-/// A file that a resume hook wants fresh inside the sandbox, such as a rotated token.
-///
-/// It is written to a private place, given its mode and owner there, and then renamed over the target.
-#[derive(Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct FreshFile {
-    /// The absolute path inside.
-    pub path: String,
-    /// Its content; never logged.
-    pub content: Vec<u8>,
-    /// Its permission bits; default `0o600`.
-    pub mode: u32,
-    /// Its owner; default the sandbox's user.
-    pub owner: Option<String>,
-}
-
-impl FreshFile {
-    /// A file of mode `0o600` that belongs to the sandbox's user.
-    pub fn new(path: impl Into<String>, content: impl Into<Vec<u8>>) -> Self {
-        Self { path: path.into(), content: content.into(), mode: 0o600, owner: None }
-    }
-}
-
-impl fmt::Debug for FreshFile {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FreshFile")
-            .field("path", &self.path)
-            .field("content", &format_args!("{} bytes", self.content.len()))
-            .field("mode", &self.mode)
-            .field("owner", &self.owner)
-            .finish()
-    }
 }
 
 /// What a host does at the turning points of a sandbox's life. Every method has a default that does nothing.
@@ -82,6 +48,18 @@ pub trait Hooks: fmt::Debug + Send + Sync + 'static {
     /// Says whether [`Hooks::on_start`] runs on every acquire, also when the setup is done. Default no.
     fn runs_on_every_start(&self) -> bool {
         false
+    }
+
+    /// Returns files with secrets, which are put in place after the work of the sandbox was put back and before
+    /// [`Hooks::on_start`]: nothing that is restored can read or replace them, and no snapshot needs to hold them. Runs
+    /// whenever the start hook does, under a deadline of its own that includes putting them in place; what is to be fresh
+    /// after a resume is for [`Hooks::on_resume`].
+    ///
+    /// # Errors
+    /// Fails the acquire, and [`Hooks::on_start`] does not run; the next one runs it again.
+    async fn secrets(&self, sandbox: &Sandbox) -> Result<Vec<FreshFile>> {
+        let _ = sandbox;
+        Ok(Vec::new())
     }
 
     /// Sets the sandbox up. Nobody else gets the sandbox before it has returned.
@@ -143,12 +121,22 @@ pub enum RestoreReason {
 pub struct RestoreReport {
     /// The snapshot that was put back; `None` when there was none.
     pub snapshot: Option<String>,
+    /// What was promised to survive at the snapshot, and was found there again, in the words of whoever took it; `None`
+    /// where nothing was declared.
+    pub receipt: Option<serde_json::Value>,
 }
 
 impl RestoreReport {
     /// Says that this snapshot was put back.
     pub fn restored(snapshot: impl Into<String>) -> Self {
-        Self { snapshot: Some(snapshot.into()) }
+        Self { snapshot: Some(snapshot.into()), receipt: None }
+    }
+
+    /// Adds the receipt that the restore was held to.
+    #[must_use]
+    pub fn with_receipt(mut self, receipt: serde_json::Value) -> Self {
+        self.receipt = Some(receipt);
+        self
     }
 }
 

@@ -17,6 +17,7 @@ mod events;
 mod exec;
 mod fate;
 mod files;
+mod fresh_file;
 mod handle;
 mod hooks;
 mod id;
@@ -54,9 +55,10 @@ pub use files::{
     Download, EntryInfo, FileOptions, FileType, ListOptions, ReadOptions, WatchEvent, WatchEventKind,
     WatchOptions, WriteOptions,
 };
+pub use fresh_file::FreshFile;
 pub use handle::{DAEMON_PORT, PortStream, SandboxHandle};
 pub use hooks::{
-    DEFAULT_HOOK_DEADLINE, FreshFile, Hooks, PersistHook, REASON_HOOK, RestoreReason, RestoreReport, Start,
+    DEFAULT_HOOK_DEADLINE, Hooks, PersistHook, REASON_HOOK, RestoreReason, RestoreReport, Start,
 };
 pub use id::{Attempt, Generation, Key, Owner, SandboxId, SnapshotId};
 pub use info::{Isolation, SandboxInfo, SandboxState};

@@ -8,9 +8,9 @@ use std::time::Duration;
 use sandhold_core::testing::{FakeOptions, FakeProvider, Fault, Gate, Verb};
 use sandhold_core::{
     AcquireOptions, AcquireOutcome, Attempt, CreateOptions, DestroyOutcome, Error, ErrorKind, Exclusion,
-    ExecOptions, FindQuery, Generation, How, Key, Memory, MemoryRegistry, OnSpecConflict, Owner, ProcessSpec,
-    ReplaceWhenGone, SandboxHandleExt as _, SandboxId, SandboxProvider as _, SandboxSpec, Sandboxes,
-    SetupState, StopOutcome, Tags,
+    ExecOptions, FindQuery, Generation, How, Key, Memory, MemoryRegistry, OnSpecConflict, Outcome, Owner,
+    ProcessSpec, ReplaceWhenGone, SandboxHandleExt as _, SandboxId, SandboxProvider as _, SandboxSpec,
+    Sandboxes, SetupState, StopOutcome, Tags,
 };
 
 fn host(provider: &FakeProvider) -> Sandboxes {
@@ -216,11 +216,15 @@ async fn a_callers_deadline_ends_only_its_own_wait() {
     gate.arrived(1).await;
     let hasty = options().with_deadline(Duration::from_secs(1));
     let error = sandboxes.acquire("k", hasty).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Timeout);
+    // What the create makes is not known to whoever leaves: it is told which attempt to look for.
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::OutcomeUnknown, Outcome::Unknown));
     assert!(error.context().any(|pair| pair == ("stage", "create")), "{error}");
+    let attempt = error.context().find_map(|(name, value)| (name == "attempt").then(|| value.to_owned()));
     gate.open();
     patient.await.unwrap().unwrap();
-    assert_eq!(provider.counts().created, 1);
+    let alive = provider.alive();
+    assert_eq!(alive.len(), 1);
+    assert_eq!(alive[0].tags.as_ref().map(|tags| tags.attempt.to_string()), attempt);
 }
 
 #[tokio::test]

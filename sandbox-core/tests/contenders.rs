@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use sandhold_core::testing::{FakeOptions, FakeProvider, Fault, Verb};
 use sandhold_core::{
-    AcquireOptions, Acquired, ErrorKind, MemoryRegistry, Outcome, SandboxId, Sandboxes, StopOutcome,
+    AcquireOptions, AcquireOutcome, Acquired, ErrorKind, MemoryRegistry, Outcome, SandboxId, Sandboxes,
+    StopOutcome,
 };
 use tokio::task::JoinHandle;
 
@@ -62,7 +63,7 @@ async fn a_contender_that_was_cut_short_by_its_deadline_compares_at_the_next_acq
     let (first, second) = (host(&provider), host(&provider));
     let other = begun(&first, &provider, options()).await;
     let cut = second.acquire("k", options().with_deadline(VISIBLE / 2)).await.unwrap_err();
-    assert_eq!((cut.kind(), cut.outcome()), (ErrorKind::Timeout, Outcome::Unknown));
+    assert_eq!((cut.kind(), cut.outcome()), (ErrorKind::OutcomeUnknown, Outcome::Unknown));
     let won = id(&other.await.unwrap().unwrap());
     assert_it_compares_at_last(&second, &provider, &won).await;
 }
@@ -117,4 +118,18 @@ async fn a_stop_by_key_of_a_contender_that_was_cut_short_rests_the_winner() {
     tokio::time::sleep(VISIBLE).await;
     assert_eq!(second.stop("k").await.unwrap(), StopOutcome::Paused);
     assert_it_compares_at_last(&second, &provider, &won).await;
+}
+
+/// The listing is waited for longer than a lease on the record lasts.
+#[tokio::test(start_paused = true)]
+async fn a_contender_keeps_its_lease_while_it_compares() {
+    let provider = lagging();
+    let registry = Arc::new(MemoryRegistry::new());
+    let of_one_registry = || host(&provider).with_registry(registry.clone()).with_record_lease(VISIBLE / 4);
+    let (first, second) = (of_one_registry(), of_one_registry());
+    let flight = begun(&first, &provider, options()).await;
+    let other = second.acquire("k", options()).await.unwrap();
+    let made = flight.await.unwrap().unwrap();
+    assert_eq!((id(&other), provider.counts().created), (id(&made), 1));
+    assert_eq!((made.outcome, other.outcome), (AcquireOutcome::Created, AcquireOutcome::Connected));
 }

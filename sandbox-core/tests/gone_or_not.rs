@@ -98,3 +98,22 @@ async fn a_sandbox_that_was_resumed_holds_work_and_is_chosen_before_an_elder_one
     assert_eq!(found.sandbox.provider_id(), Some(&younger));
     assert_eq!(found.facts.duplicates, [elder.provider_id().unwrap().clone()]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_id_that_is_too_young_to_be_shown_is_asked_for_again_and_not_replaced() {
+    let visible = Duration::from_secs(10);
+    let hiding = FakeOptions::default().with_list_visibility(visible).with_hidden_new_ids();
+    let (provider, registry) = (FakeProvider::with_options(hiding), MemoryRegistry::new().as_shared());
+    let sandboxes = host(&provider, &registry);
+    let first = sandboxes.acquire("k", options()).await.unwrap();
+    let finds = provider.counts().of(Verb::Find);
+    let second = sandboxes.acquire("k", options()).await.unwrap();
+    assert_eq!(second.sandbox.provider_id(), first.sandbox.provider_id());
+    assert_eq!((second.facts.how, provider.counts().created), (How::Attached, 1));
+    // Without the lease, under it, and once more when it must be visible.
+    assert_eq!(provider.counts().of(Verb::Find), finds + 3);
+    // What is as old as that and not shown is gone.
+    provider.vanish(first.sandbox.provider_id().unwrap());
+    let third = sandboxes.acquire("k", options()).await.unwrap();
+    assert!(matches!(third.facts.how, How::Replaced { .. }), "{:?}", third.facts.how);
+}

@@ -4,53 +4,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use sandhold_core::testing::{FakeOptions, FakeProvider, Fault, Gate, Verb};
 use sandhold_core::{
-    AcquireOptions, Attempt, CreateOptions, Disposal, ErrorKind, Generation, Key, Lease, MemoryRegistry,
-    Owner, ReconcilePlan, ReconcilePolicy, Reconciler, Record, RecordFilter, Registry, RegistryScope, Result,
-    ResultStream, SandboxId, SandboxProvider as _, SandboxSpec, Sandboxes, StepOutcome, Tags,
+    AcquireOptions, Attempt, CreateOptions, Disposal, ErrorKind, Generation, Key, MemoryRegistry, Owner,
+    ReconcilePlan, ReconcilePolicy, Reconciler, SandboxId, SandboxProvider as _, SandboxSpec, Sandboxes,
+    StepOutcome, Tags,
 };
-
-/// A registry that all hosts share.
-#[derive(Clone, Debug, Default)]
-struct Shared(MemoryRegistry);
-
-#[async_trait]
-impl Registry for Shared {
-    fn scope(&self) -> RegistryScope {
-        RegistryScope::Cluster
-    }
-
-    async fn load(&self, owner: &Owner, key: &Key) -> Result<Option<Record>> {
-        self.0.load(owner, key).await
-    }
-
-    async fn store(&self, record: Record, lease: &Lease) -> Result<Record> {
-        self.0.store(record, lease).await
-    }
-
-    async fn remove(&self, record: &Record, lease: &Lease) -> Result<()> {
-        self.0.remove(record, lease).await
-    }
-
-    async fn try_lease(&self, owner: &Owner, key: &Key, ttl: Duration) -> Result<Option<Lease>> {
-        self.0.try_lease(owner, key, ttl).await
-    }
-
-    async fn renew(&self, owner: &Owner, key: &Key, lease: &mut Lease, ttl: Duration) -> Result<()> {
-        self.0.renew(owner, key, lease, ttl).await
-    }
-
-    async fn list(&self, filter: RecordFilter) -> Result<ResultStream<Record>> {
-        self.0.list(filter).await
-    }
-}
 
 /// A sandbox that no record names, an operator who wants it removed, and a host that wants it.
 async fn world() -> (FakeProvider, Reconciler, ReconcilePlan, Sandboxes, SandboxId) {
     let over = FakeOptions::default().with_capabilities(|can| can.create_settle = Some(Duration::ZERO));
-    let (provider, registry) = (FakeProvider::with_options(over), Shared::default());
+    let (provider, registry) = (FakeProvider::with_options(over), MemoryRegistry::new().as_shared());
     let tags = Tags {
         owner: Owner::default(),
         key: Key::new("k").unwrap(),

@@ -8,10 +8,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use sandhold_core::testing::{FakeOptions, FakeProvider, Fault, Verb};
 use sandhold_core::{
-    AcquireOptions, AcquireOutcome, Attempt, CreateOptions, Error, ErrorKind, EventKind, Exclusion,
-    Generation, Hooks, How, Key, MemoryRegistry, OnSpecConflict, Outcome, Owner, PersistHook, Phase,
-    Registry as _, ReplaceWhenGone, ReplacedBecause, RestoreReason, RestoreReport, Result, Sandbox,
-    SandboxHandleExt as _, SandboxProvider as _, SandboxSpec, Sandboxes, Tags,
+    AcquireOptions, AcquireOutcome, Attempt, Capabilities, CreateOptions, Error, ErrorKind, EventKind,
+    Exclusion, Generation, Hooks, How, Key, MemoryRegistry, Mount, OnSpecConflict, Outcome, Owner,
+    PersistHook, Phase, Registry as _, ReplaceWhenGone, ReplacedBecause, RestoreReason, RestoreReport,
+    Result, Sandbox, SandboxHandleExt as _, SandboxProvider as _, SandboxSpec, Sandboxes, Tags,
 };
 
 fn host(provider: &FakeProvider) -> Sandboxes {
@@ -335,4 +335,26 @@ async fn what_takes_the_place_of_a_lost_one_says_so_also_where_its_own_answer_wa
     let acquired = sandboxes.acquire("k", options()).await.unwrap();
     assert_eq!(acquired.facts.how, How::Replaced { old });
     assert_eq!(acquired.facts.replaced_because, Some(ReplacedBecause::Gone));
+}
+
+#[tokio::test]
+async fn what_the_provider_does_not_cover_is_refused_before_anything_is_written_down() {
+    type Refused = (fn(&mut Capabilities), SandboxSpec, &'static str);
+    let leased = SandboxSpec::default().with_lease(Duration::from_secs(60));
+    let mounted = SandboxSpec::default().with_mount(Mount::host_dir("/data", "/srv/data"));
+    let cases: [Refused; 3] = [
+        (|can| can.egress_policy = false, SandboxSpec::default(), "network"),
+        (|can| can.lease = false, leased, "lease"),
+        (|can| can.host_mounts = false, mounted, "mounts"),
+    ];
+    for (change, spec, field) in cases {
+        let provider = FakeProvider::with_options(FakeOptions::default().with_capabilities(change));
+        let registry = Arc::new(MemoryRegistry::new());
+        let sandboxes = at(&provider, &registry);
+        let error = sandboxes.acquire("k", AcquireOptions::new(spec)).await.unwrap_err();
+        assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unsupported, Outcome::NotStarted));
+        assert!(error.context().any(|pair| pair == ("field", field)), "{error}");
+        assert!(registry.load(&Owner::default(), &Key::new("k").unwrap()).await.unwrap().is_none());
+        assert_eq!(provider.counts().of(Verb::Create), 0);
+    }
 }

@@ -1,14 +1,16 @@
 //! The start hook of an acquire: when it runs, what it gets, and what its end means.
 #![allow(clippy::unwrap_used, reason = "helpers of tests: a broken rule panics")]
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use sandhold_core::testing::FakeProvider;
+use async_trait::async_trait;
+use sandhold_core::testing::{FakeProvider, Reply};
 use sandhold_core::{
-    AcquireOptions, AcquireOutcome, DestroyOutcome, Error, ErrorKind, How, MemoryRegistry, OnSetupFailure,
-    SandboxHandleExt as _, SandboxProviderExt as _, Sandboxes, SetupState,
+    AcquireOptions, AcquireOutcome, DestroyOutcome, Error, ErrorKind, FreshFile, Hooks, How, MemoryRegistry,
+    OnSetupFailure, PersistHook, RestoreReason, RestoreReport, Result, Sandbox, SandboxHandleExt as _,
+    SandboxProviderExt as _, Sandboxes, SetupState, Start,
 };
 
 fn host(provider: &FakeProvider) -> Sandboxes {
@@ -245,4 +247,88 @@ async fn a_hook_that_stops_its_sandbox_and_resumes_it_goes_on() {
     });
     let sandbox = host(&provider).acquire("k", hook).await.unwrap().sandbox;
     assert!(!sandbox.exists("/home/user/f").await.unwrap());
+}
+
+/// Writes down what is in the sandbox at each step.
+#[derive(Debug, Default)]
+struct Stepwise {
+    seen: Mutex<Vec<String>>,
+    has_no_secret: AtomicBool,
+}
+
+impl Stepwise {
+    async fn step(&self, step: &str, sandbox: &Sandbox) {
+        let mut line = step.to_owned();
+        for file in ["/home/user/work", "/home/user/.token"] {
+            if let Ok(content) = sandbox.read_bytes(file).await {
+                line = format!("{line} {}", String::from_utf8_lossy(&content));
+            }
+        }
+        self.seen.lock().unwrap().push(line);
+    }
+
+    fn seen(&self) -> Vec<String> {
+        std::mem::take(&mut self.seen.lock().unwrap())
+    }
+}
+
+#[async_trait]
+impl PersistHook for Stepwise {
+    async fn restore(&self, sandbox: &Sandbox, _: RestoreReason) -> Result<RestoreReport> {
+        self.step("restore", sandbox).await;
+        for file in ["/home/user/work", "/home/user/.token"] {
+            sandbox.write_bytes(file, "restored").await?;
+        }
+        Ok(RestoreReport::restored("snapshot-1").with_receipt(serde_json::json!({"promised": ["work"]})))
+    }
+
+    async fn before_pause(&self, _: &Sandbox) -> Result<()> {
+        Ok(())
+    }
+
+    async fn before_destroy(&self, _: &Sandbox) -> Result<()> {
+        Ok(())
+    }
+
+    async fn tick(&self, _: &Sandbox) -> Result<()> {
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Hooks for Stepwise {
+    async fn secrets(&self, sandbox: &Sandbox) -> Result<Vec<FreshFile>> {
+        self.step("secrets", sandbox).await;
+        if self.has_no_secret.load(Ordering::SeqCst) {
+            return Err(Error::new(ErrorKind::Unauthenticated, "the vault of secrets is sealed"));
+        }
+        Ok(vec![FreshFile::new("/home/user/.token", "secret")])
+    }
+
+    async fn on_start(&self, start: Start) -> Result<()> {
+        self.step("on_start", &start.sandbox).await;
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn work_is_put_back_then_secrets_come_and_then_the_start_hook_runs() {
+    let provider = FakeProvider::new();
+    // The fake has no shell of its own to make private files with.
+    provider.on_command(|spec| (spec.program == "/bin/sh").then(|| Reply::stdout("")));
+    let steps = Arc::new(Stepwise::default());
+    let sandboxes = host(&provider).with_hooks(steps.clone()).with_persist(steps.clone());
+    steps.has_no_secret.store(true, Ordering::SeqCst);
+    let error = sandboxes.acquire("k", options()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unauthenticated);
+    assert_eq!(steps.seen(), ["restore", "secrets restored restored"]);
+    steps.has_no_secret.store(false, Ordering::SeqCst);
+    let acquired = sandboxes.acquire("k", options()).await.unwrap();
+    assert_eq!(steps.seen()[1..], ["secrets restored restored", "on_start restored secret"]);
+    let restored = acquired.facts.restored.unwrap();
+    assert_eq!(restored.snapshot.as_deref(), Some("snapshot-1"));
+    assert_eq!(restored.receipt, Some(serde_json::json!({"promised": ["work"]})));
+    // The everyday way back asks for nothing.
+    let again = sandboxes.acquire("k", options()).await.unwrap();
+    assert_eq!((again.facts.restored, steps.seen().len()), (None, 0));
 }

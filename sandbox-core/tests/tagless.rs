@@ -8,9 +8,8 @@ use async_trait::async_trait;
 use sandhold_core::testing::{FakeOptions, FakeProvider, Fault, Verb};
 use sandhold_core::{
     AcquireOptions, Capabilities, ConnectOptions, Connection, CreateOptions, DestroyOutcome, ErrorKind,
-    Exclusion, FindQuery, How, Key, Lease, ListFilter, MemoryRegistry, Outcome, Owner, PauseOptions,
-    PauseOutcome, Record, RecordFilter, Registry, RegistryScope, Result, ResultStream, SandboxHandle,
-    SandboxId, SandboxInfo, SandboxProvider, Sandboxes,
+    Exclusion, FindQuery, How, ListFilter, MemoryRegistry, Outcome, PauseOptions, PauseOutcome, Result,
+    ResultStream, SandboxHandle, SandboxId, SandboxInfo, SandboxProvider, Sandboxes,
 };
 
 /// The fake, as one that takes tags and shows none.
@@ -68,48 +67,13 @@ impl SandboxProvider for Tagless {
     }
 }
 
-/// A registry that all hosts share.
-#[derive(Clone, Debug, Default)]
-struct Shared(MemoryRegistry);
-
-#[async_trait]
-impl Registry for Shared {
-    fn scope(&self) -> RegistryScope {
-        RegistryScope::Cluster
-    }
-
-    async fn load(&self, owner: &Owner, key: &Key) -> Result<Option<Record>> {
-        self.0.load(owner, key).await
-    }
-
-    async fn store(&self, record: Record, lease: &Lease) -> Result<Record> {
-        self.0.store(record, lease).await
-    }
-
-    async fn remove(&self, record: &Record, lease: &Lease) -> Result<()> {
-        self.0.remove(record, lease).await
-    }
-
-    async fn try_lease(&self, owner: &Owner, key: &Key, ttl: Duration) -> Result<Option<Lease>> {
-        self.0.try_lease(owner, key, ttl).await
-    }
-
-    async fn renew(&self, owner: &Owner, key: &Key, lease: &mut Lease, ttl: Duration) -> Result<()> {
-        self.0.renew(owner, key, lease, ttl).await
-    }
-
-    async fn list(&self, filter: RecordFilter) -> Result<ResultStream<Record>> {
-        self.0.list(filter).await
-    }
-}
-
 fn options() -> AcquireOptions {
     AcquireOptions::default()
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_create_whose_answer_is_lost_stays_open_until_its_sandbox_is_named() {
-    let (provider, registry) = (Tagless::new(), Shared::default());
+    let (provider, registry) = (Tagless::new(), MemoryRegistry::new().as_shared());
     let host = || Sandboxes::new(Arc::new(provider.clone())).with_registry(Arc::new(registry.clone()));
     provider.0.script(Verb::Create, Fault::reset_after());
     for _ in 0..2 {

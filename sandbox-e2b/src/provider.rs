@@ -135,6 +135,9 @@ impl SandboxProvider for E2bProvider {
         can.logs = true;
         can.update_network = true;
         can.dial = true;
+        can.egress_policy = true;
+        can.port_auth = true;
+        can.binary_exec = true;
         can
     }
 

@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use sandhold_core::{
     Capabilities, ConnectOptions, Connection, CreateOptions, DestroyOutcome, Error, ErrorKind, FindQuery,
     ForkOptions, ListFilter, LogLine, LogOptions, Metrics, Outcome, PauseOptions, PauseOutcome, Result,
-    ResultStream, SandboxHandle, SandboxId, SandboxInfo, SandboxProvider, SandboxState, SnapshotFilter,
-    SnapshotId, SnapshotInfo, SnapshotOptions,
+    ResultStream, SandboxHandle, SandboxId, SandboxInfo, SandboxProvider, SandboxSpec, SandboxState,
+    SnapshotFilter, SnapshotId, SnapshotInfo, SnapshotOptions,
 };
 use sandhold_envd::{ControlPlane, EnvdHandle};
 use tokio::sync::OnceCell;
@@ -19,7 +19,7 @@ use crate::cleanup;
 use crate::config::LocalConfig;
 use crate::control::{Info, State};
 use crate::launch::Helper;
-use crate::record::{Origin, Record};
+use crate::record::{IdMap, Origin, Record};
 use crate::registration::{self, Registration, TEMPLATE};
 use crate::state_dir::{Beginning, ChangeLock, StateDir};
 use crate::store::{Pin, Store};
@@ -277,7 +277,9 @@ impl Inner {
             let lock = inner.home.make(&new_id, beginning, |ids| {
                 // In this creator's turn: times tell the order in which sandboxes can be seen.
                 new.created_at = SystemTime::now();
-                let spec = new.helper_spec(&new_id, ids, inner.config.in_memory, origin)?;
+                registration::check_sources(&new.spec)?;
+                let spec =
+                    registration::helper_spec(&new.spec, &new_id, ids, inner.config.in_memory, origin)?;
                 new.record(spec)
             })?;
             // The sandbox starts while the disk takes its record, and is not told of before both are done.
@@ -474,11 +476,21 @@ impl SandboxProvider for LocalProvider {
         capabilities.retained_output = true;
         capabilities.signal_tree = true;
         capabilities.host_mounts = true;
+        capabilities.egress_policy = true;
+        capabilities.binary_exec = true;
         capabilities
     }
 
     fn fingerprint(&self) -> String {
         self.0.fingerprint.clone()
+    }
+
+    fn check_spec(&self, spec: &SandboxSpec) -> Result<()> {
+        // Which ids and which origin it would get is nothing to what it asks for.
+        let id = SandboxId::new("checked");
+        registration::helper_spec(spec, &id, IdMap::Single, self.0.config.in_memory, Origin::default())
+            .map(drop)
+            .map_err(|error| error.at(NAME, "create"))
     }
 
     async fn find(&self, query: FindQuery) -> Result<Vec<SandboxInfo>> {

@@ -67,94 +67,6 @@ impl Registration {
         Self { tags, spec, created_at: SystemTime::now(), resumed_at: None, paused: false }
     }
 
-    /// What the helper is told. Everything that this provider cannot do is refused here, before anything is made.
-    pub(crate) fn helper_spec(
-        &self,
-        id: &SandboxId,
-        ids: IdMap,
-        in_memory: bool,
-        origin: Origin,
-    ) -> Result<Spec> {
-        let wanted = &self.spec;
-        let unsupported = |what: &str| Err(Error::new(ErrorKind::Unsupported, what.to_owned()));
-        if wanted.kind != Kind::Standard {
-            return unsupported("the local provider makes sandboxes of the kind `standard` only");
-        }
-        let mut spec = Spec::new(id.as_str(), ids);
-        spec.origin = origin;
-        spec.template.clone_from(&wanted.template);
-        spec.user.home = wanted.home.clone().into();
-        let standard = wanted.template == TEMPLATE;
-        match wanted.user.as_str() {
-            "root" => spec.default_user = Some("root".to_owned()),
-            // A template has users of its own, beside the ordinary one.
-            name if !standard && name != spec.user.name => spec.default_user = Some(name.to_owned()),
-            name => spec.user.name = name.to_owned(),
-        }
-        let workdir = wanted.workdir.clone().map(Into::into);
-        // What a template has belongs to whom it says.
-        if standard {
-            spec.workspace = workdir
-        } else {
-            spec.workdir = workdir
-        }
-        spec.envs = wanted.env.clone();
-        spec.network = match wanted.network {
-            Network::None => record::Network::None,
-            Network::Loopback => record::Network::Loopback,
-            Network::Host => record::Network::Host,
-            _ => return unsupported("the local provider does not know this network"),
-        };
-        spec.upper = match (in_memory, wanted.resources.disk) {
-            (true, Some(bytes)) => Upper::Tmpfs { bytes },
-            (true, None) => {
-                return Err(Error::invalid_argument(
-                    "a sandbox in memory needs a size; give Resources::disk",
-                ));
-            }
-            (false, None) => Upper::Disk,
-            (false, Some(_)) => {
-                return unsupported(
-                    "a disk limit is enforced for sandboxes in memory only; see LocalConfig::in_memory",
-                );
-            }
-        };
-        spec.limits.cpu_millis = wanted.resources.cpu_millis.map(u64::from);
-        spec.limits.memory_bytes = wanted.resources.memory;
-        spec.limits.pids = wanted.resources.pids.map(u64::from);
-        spec.lease_ms = wanted.lease.map(|lease| u64::try_from(lease.as_millis()).unwrap_or(u64::MAX));
-        spec.on_expiry = match wanted.on_expiry {
-            OnExpiry::Kill => record::Expiry::Kill,
-            OnExpiry::Pause => record::Expiry::Pause,
-            _ => return unsupported("the local provider does not know this end of a lease"),
-        };
-        for mount in &wanted.mounts {
-            match &mount.source {
-                MountSource::HostDir { path, writable } => {
-                    check_source(path)?;
-                    spec.binds.push(Bind {
-                        source: path.clone(),
-                        target: mount.path.clone().into(),
-                        writable: *writable,
-                        shared: false,
-                    });
-                }
-                MountSource::SharedDir { path } => {
-                    check_source(path)?;
-                    spec.binds.push(Bind {
-                        source: path.clone(),
-                        target: mount.path.clone().into(),
-                        writable: true,
-                        shared: true,
-                    });
-                }
-                _ => return unsupported("the local provider mounts host directories only"),
-            }
-        }
-        spec.check().map_err(Error::from)?;
-        Ok(spec)
-    }
-
     pub(crate) fn record(&self, spec: Spec) -> Result<Record> {
         let mut record = Record::new(spec);
         self.put(&mut record)?;
@@ -175,6 +87,89 @@ impl Registration {
             && filter.key.as_ref().is_none_or(|key| self.tags.key == *key)
             && filter.metadata.iter().all(|(name, value)| self.spec.metadata.get(name) == Some(value))
     }
+}
+
+/// What the helper is told of a spec. Everything that this provider cannot do is refused here, before anything is made.
+pub(crate) fn helper_spec(
+    wanted: &SandboxSpec,
+    id: &SandboxId,
+    ids: IdMap,
+    in_memory: bool,
+    origin: Origin,
+) -> Result<Spec> {
+    let unsupported = |what: &str| Err(Error::new(ErrorKind::Unsupported, what.to_owned()));
+    if wanted.kind != Kind::Standard {
+        return unsupported("the local provider makes sandboxes of the kind `standard` only");
+    }
+    let mut spec = Spec::new(id.as_str(), ids);
+    spec.origin = origin;
+    spec.template.clone_from(&wanted.template);
+    spec.user.home = wanted.home.clone().into();
+    let standard = wanted.template == TEMPLATE;
+    match wanted.user.as_str() {
+        "root" => spec.default_user = Some("root".to_owned()),
+        // A template has users of its own, beside the ordinary one.
+        name if !standard && name != spec.user.name => spec.default_user = Some(name.to_owned()),
+        name => spec.user.name = name.to_owned(),
+    }
+    let workdir = wanted.workdir.clone().map(Into::into);
+    // What a template has belongs to whom it says.
+    if standard {
+        spec.workspace = workdir
+    } else {
+        spec.workdir = workdir
+    }
+    spec.envs = wanted.env.clone();
+    spec.network = match wanted.network {
+        Network::None => record::Network::None,
+        Network::Loopback => record::Network::Loopback,
+        Network::Host => record::Network::Host,
+        _ => return unsupported("the local provider does not know this network"),
+    };
+    spec.upper = match (in_memory, wanted.resources.disk) {
+        (true, Some(bytes)) => Upper::Tmpfs { bytes },
+        (true, None) => {
+            return Err(Error::invalid_argument("a sandbox in memory needs a size; give Resources::disk"));
+        }
+        (false, None) => Upper::Disk,
+        (false, Some(_)) => {
+            return unsupported(
+                "a disk limit is enforced for sandboxes in memory only; see LocalConfig::in_memory",
+            );
+        }
+    };
+    spec.limits.cpu_millis = wanted.resources.cpu_millis.map(u64::from);
+    spec.limits.memory_bytes = wanted.resources.memory;
+    spec.limits.pids = wanted.resources.pids.map(u64::from);
+    spec.lease_ms = wanted.lease.map(|lease| u64::try_from(lease.as_millis()).unwrap_or(u64::MAX));
+    spec.on_expiry = match wanted.on_expiry {
+        OnExpiry::Kill => record::Expiry::Kill,
+        OnExpiry::Pause => record::Expiry::Pause,
+        _ => return unsupported("the local provider does not know this end of a lease"),
+    };
+    for mount in &wanted.mounts {
+        match &mount.source {
+            MountSource::HostDir { path, writable } => {
+                spec.binds.push(Bind {
+                    source: path.clone(),
+                    target: mount.path.clone().into(),
+                    writable: *writable,
+                    shared: false,
+                });
+            }
+            MountSource::SharedDir { path } => {
+                spec.binds.push(Bind {
+                    source: path.clone(),
+                    target: mount.path.clone().into(),
+                    writable: true,
+                    shared: true,
+                });
+            }
+            _ => return unsupported("the local provider mounts host directories only"),
+        }
+    }
+    spec.check().map_err(Error::from)?;
+    Ok(spec)
 }
 
 /// Reads the record in a sandbox's directory; `None` when there is none, or when its end was decided.
@@ -237,6 +232,16 @@ impl From<Failure> for Error {
 }
 
 /// Refuses to mount what is not there, or is no directory.
+/// Refuses host directories that are not there.
+pub(crate) fn check_sources(spec: &SandboxSpec) -> Result<()> {
+    for mount in &spec.mounts {
+        if let MountSource::HostDir { path, .. } | MountSource::SharedDir { path } = &mount.source {
+            check_source(path)?;
+        }
+    }
+    Ok(())
+}
+
 fn check_source(path: &Path) -> Result<()> {
     let refuse = |why: &str| {
         Error::invalid_argument(format!("the host directory {} {why}", path.display())).with_reason("mount")

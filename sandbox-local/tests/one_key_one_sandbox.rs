@@ -6,9 +6,14 @@ use std::io::Read as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use sandhold_core::{AcquireOptions, ListFilter, SandboxHandleExt as _, SandboxProviderExt as _, Sandboxes};
+use async_trait::async_trait;
+use sandhold_core::{
+    AcquireOptions, ErrorKind, FreshFile, Hooks, ListFilter, Memory, OnSpecConflict, Outcome, Resources,
+    Result, Sandbox, SandboxHandleExt as _, SandboxProviderExt as _, SandboxSpec, Sandboxes, Start,
+};
 use sandhold_local::LocalProvider;
 use sandhold_registry::SqliteRegistry;
 
@@ -123,4 +128,63 @@ async fn hosts_killed_at_any_moment_leave_one_sandbox_that_the_next_host_gets() 
             assert!(provider.list_all(ListFilter::default()).await.unwrap().is_empty());
         }
     }
+}
+
+/// Secrets at a start, and fresh ones after each resume.
+#[derive(Debug, Default)]
+struct Tokens(AtomicUsize);
+
+impl Tokens {
+    fn next(&self) -> Vec<FreshFile> {
+        let number = self.0.fetch_add(1, Ordering::SeqCst);
+        let mut of_root = FreshFile::new("/etc/secrets/token", format!("root {number}"));
+        (of_root.owner, of_root.mode) = (Some("root".to_owned()), 0o640);
+        vec![FreshFile::new("/home/user/.token", format!("user {number}")), of_root]
+    }
+}
+
+#[async_trait]
+impl Hooks for Tokens {
+    async fn secrets(&self, _: &Sandbox) -> Result<Vec<FreshFile>> {
+        Ok(self.next())
+    }
+
+    async fn on_start(&self, start: Start) -> Result<()> {
+        assert_eq!(start.sandbox.read_text("/home/user/.token").await?, "user 0");
+        Ok(())
+    }
+
+    async fn on_resume(&self, _: &Sandbox, _: Memory) -> Result<Vec<FreshFile>> {
+        Ok(self.next())
+    }
+}
+
+#[tokio::test]
+async fn secrets_of_hooks_are_files_of_their_owner_and_mode_and_leave_nothing_beside_them() {
+    let fixture = support::LocalFixture::new();
+    let hosts = Sandboxes::new(Arc::new(fixture.open())).with_hooks(Arc::new(Tokens::default()));
+    let sandbox = hosts.acquire(KEY, AcquireOptions::default()).await.unwrap().sandbox;
+    let show = "cd /etc/secrets && stat -c '%n %U %a' * /home/user/.token* && cat /home/user/.token && \
+                sudo -n cat token";
+    for number in 0..2 {
+        let shown = sandbox.shell(show).await.unwrap();
+        let expected = format!("token root 640\n/home/user/.token user 600\nuser {number}root {number}");
+        assert_eq!(shown.stdout.text(), expected, "{}", shown.stderr.text());
+        sandbox.pause().await.unwrap();
+    }
+    sandbox.destroy().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_replacement_that_this_host_cannot_make_ends_nothing() {
+    let fixture = support::LocalFixture::new();
+    let hosts = Sandboxes::new(Arc::new(fixture.open()));
+    let sandbox = hosts.acquire(KEY, AcquireOptions::default()).await.unwrap().sandbox;
+    // A sandbox on a disk has no limit of its own there.
+    let limited = SandboxSpec::default().with_resources(Resources::default().with_disk(1 << 20));
+    let replacing = AcquireOptions::new(limited).with_on_spec_conflict(OnSpecConflict::Replace);
+    let error = hosts.acquire(KEY, replacing).await.unwrap_err();
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unsupported, Outcome::NotStarted), "{error}");
+    assert!(sandbox.shell("true").await.unwrap().exit.success());
+    sandbox.destroy().await.unwrap();
 }

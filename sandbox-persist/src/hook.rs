@@ -13,6 +13,7 @@ use sandhold_core::{
 use crate::capture::CaptureOptions;
 use crate::config::PersistConfig;
 use crate::mirror::{Mirror, MirrorMode};
+use crate::receipt::Receipt;
 use crate::remote::RemoteWorkspace;
 use crate::restore::{OnDirty, RestoreOptions};
 use crate::snapshot::Snapshot;
@@ -194,7 +195,12 @@ impl VaultHook {
 impl PersistHook for VaultHook {
     async fn restore(&self, sandbox: &Sandbox, _reason: RestoreReason) -> Result<RestoreReport> {
         let restored = self.load(sandbox).await?;
-        Ok(restored.map(|snapshot| RestoreReport::restored(snapshot.id.to_string())).unwrap_or_default())
+        let Some(snapshot) = restored else { return Ok(RestoreReport::default()) };
+        let report = RestoreReport::restored(snapshot.id.to_string());
+        match &snapshot.receipt {
+            Some(receipt) => Ok(report.with_receipt(json_of(receipt)?)),
+            None => Ok(report),
+        }
     }
 
     async fn before_pause(&self, sandbox: &Sandbox) -> Result<()> {
@@ -224,6 +230,12 @@ impl PersistHook for VaultHook {
     async fn tick(&self, sandbox: &Sandbox) -> Result<()> {
         unless_missing(self.save(sandbox).await)
     }
+}
+
+fn json_of(receipt: &Receipt) -> Result<serde_json::Value> {
+    serde_json::to_value(receipt).map_err(|error| {
+        Error::new(ErrorKind::Unexpected, "the receipt cannot be written as JSON").with_source(error)
+    })
 }
 
 /// A workspace that is not there yet holds no work.

@@ -87,6 +87,8 @@ pub struct Missing {
 }
 
 /// What a capture answers to a declaration; a restore is held to it.
+///
+/// As JSON it is what [`sandhold_core::RestoreReport::receipt`] has.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Receipt {

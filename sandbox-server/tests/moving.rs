@@ -12,14 +12,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sandhold_core::{
-    AcquireOptions, AcquireOutcome, MemoryRegistry, Owner, PersistHook as _, ProcessSpec, Sandbox,
+    AcquireOptions, AcquireOutcome, Acquired, MemoryRegistry, Owner, PersistHook as _, ProcessSpec, Sandbox,
     SandboxHandleExt, SandboxProvider, SandboxSpec, Sandboxes,
 };
 use sandhold_e2b::{E2bConfig, E2bProvider};
 use sandhold_local::{LocalConfig, LocalProvider};
 use sandhold_persist::{
-    CaptureOptions, Mirror, MirrorConfig, MirrorMode, MirrorTarget, RemoteWorkspace, RepoKey, RestoreOptions,
-    Survive, Vault, VaultConfig, VaultHook,
+    CaptureOptions, Mirror, MirrorConfig, MirrorMode, MirrorTarget, Receipt, RemoteWorkspace, RepoKey,
+    RestoreOptions, Survive, Vault, VaultConfig, VaultHook,
 };
 use serde_json::json;
 use support::{KEY, Served};
@@ -107,7 +107,9 @@ async fn work_moves_from_local_to_an_e2b_server_and_back() {
         ("fourth", e2b(&served)),
     ];
     for (name, provider) in order {
-        let hook = VaultHook::new(vault(dir.path(), name).await, WORK).with_mirror(mirror());
+        let survive = CaptureOptions::new().with_survive(Survive::new().with_path("src/main.rs"));
+        let hook =
+            VaultHook::new(vault(dir.path(), name).await, WORK).with_mirror(mirror()).with_capture(survive);
         let hook = Arc::new(hook);
         let sandboxes = Sandboxes::new(provider)
             .with_registry(Arc::new(MemoryRegistry::default()))
@@ -148,8 +150,14 @@ async fn work_moves_from_local_to_an_e2b_server_and_back() {
     let changed = inside(&back).await;
     back.destroy().await.unwrap();
 
-    let again = acquired(&places[3].0).await;
+    let spec = SandboxSpec::new("base").with_lease(Duration::from_secs(600));
+    let Acquired { sandbox: again, facts, .. } =
+        places[3].0.acquire("move-me", AcquireOptions::new(spec)).await.unwrap();
     assert_eq!(inside(&again).await, changed);
+    // What had to survive was declared by whoever captured it, and is told to whoever gets it.
+    let receipt: Receipt = serde_json::from_value(facts.restored.unwrap().receipt.unwrap()).unwrap();
+    assert!(receipt.is_complete());
+    assert_eq!(receipt.promised[0].path.to_string(), "src/main.rs");
     again.destroy().await.unwrap();
 }
 

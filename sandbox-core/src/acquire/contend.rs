@@ -7,6 +7,7 @@ use super::steps::{Acquisition, Found};
 use super::{Home, How};
 use crate::lifecycle::forget;
 use crate::registry::{Lease, Phase, Record};
+use crate::tenure::kept;
 use crate::{Error, ErrorKind, Outcome, Result, SandboxInfo};
 
 /// The reason of the error after which an acquisition begins again.
@@ -23,11 +24,13 @@ impl Acquisition {
         &self,
         mut found: Found,
         sent_at: Instant,
-        lease: Lease,
+        mut lease: Lease,
     ) -> Result<(Found, Lease)> {
         if self.home.must_compare() {
-            self.stage.enter("contend");
-            let (is_first, setup) = self.compare(&found, sent_at).await.map_err(made)?;
+            self.stage.of_open_create("contend", &found.record.attempt);
+            let compared = kept(&self.home, &self.key, lease, self.compare(&found, sent_at));
+            let (is_first, setup);
+            ((is_first, setup), lease) = compared.await.map_err(made)?;
             if !is_first {
                 return Err(self.stand_back(found, setup.is_none(), lease).await);
             }
@@ -66,12 +69,12 @@ impl Acquisition {
     }
 
     /// Gives our sandbox up for another contender's, which is attached to by a new look.
-    async fn stand_back(&self, found: Found, nobody_has_it: bool, lease: Lease) -> Error {
+    async fn stand_back(&self, found: Found, nobody_has_it: bool, mut lease: Lease) -> Error {
         let own = found.connection.handle.id();
         tracing::info!(key = %self.key, %own, "another contender created first");
         let ended = async {
             if nobody_has_it {
-                self.home.provider.destroy(own).await.map_err(made)?;
+                self.end(own, &mut lease).await.map_err(made)?;
             }
             forget(&*self.home.registry, found.record, &lease).await
         };

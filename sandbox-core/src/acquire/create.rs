@@ -50,11 +50,12 @@ impl Acquisition {
 
     /// Refuses what no create could bring, before anything is written down or ended for it.
     pub(super) fn check_create(&self) -> Result<()> {
-        self.home
-            .provider
-            .check_spec(&self.options.spec)
-            .map_err(|error| error.with_outcome(Outcome::NotStarted))?;
         let capabilities = self.home.provider.capabilities();
+        capabilities
+            .check(&self.options.spec)
+            .map_err(|error| error.at(self.home.provider.name(), "acquire").with_context("key", &self.key))
+            .and_then(|()| self.home.provider.check_spec(&self.options.spec))
+            .map_err(|error| error.with_outcome(Outcome::NotStarted))?;
         // Without a common registry hosts meet in the listing of what is tagged with the key.
         let bounded = capabilities.tags
             && capabilities.list_visibility.is_some()
@@ -88,7 +89,7 @@ impl Acquisition {
             record.enter(Phase::Creating);
             let sent_at = Instant::now();
             record = home.registry.store(record, &lease).await?;
-            self.stage.enter("create");
+            self.stage.of_open_create("create", &record.attempt);
             let open = self.open(&record, sent_at);
             sends += 1;
             let error = match self.send(record, sent_at, lease).await? {

@@ -122,10 +122,9 @@ impl Stage {
 
     /// Says of an error what may have been made when its caller left here.
     fn left(&self, error: Error) -> Error {
-        let (stage, attempt) = &*self.lock();
-        match attempt.is_some() || matches!(*stage, "create" | "contend") {
-            true => error.with_outcome(Outcome::Unknown),
-            false => error,
+        match &self.lock().1 {
+            Some(attempt) => error.with_context("attempt", attempt).with_outcome(Outcome::Unknown),
+            None => error,
         }
     }
 
@@ -134,17 +133,14 @@ impl Stage {
         match attempt {
             Some(attempt) => Error::new(
                 ErrorKind::OutcomeUnknown,
-                "the answer of a create was lost and could not be settled before the deadline; acquire again to settle it",
+                format!("a create was open after {deadline:?}, and may have made a sandbox; acquire again to settle it"),
             )
             .with_context("attempt", attempt),
-            None => {
-                let error =
-                    Error::new(ErrorKind::Timeout, format!("the acquire did not end within {deadline:?}"));
-                self.left(error).with_context("stage", stage)
-            }
+            None => Error::new(ErrorKind::Timeout, format!("the acquire did not end within {deadline:?}")),
         }
         .at("", "acquire")
         .with_context("key", key)
+        .with_context("stage", stage)
     }
 }
 

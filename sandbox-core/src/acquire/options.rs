@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::hooks::{DEFAULT_HOOK_DEADLINE, Hooks, OnStart, Start};
+use crate::hooks::{DEFAULT_HOOK_DEADLINE, Hooks, OnStart, RestoreReport, Start};
 use crate::provider::DEFAULT_CALL_DEADLINE;
 use crate::{Memory, Result, Sandbox, SandboxId, SandboxSpec};
 
@@ -350,8 +350,8 @@ pub struct Facts {
     pub setup: SetupState,
     /// Another caller in this process did the work.
     pub joined: bool,
-    /// The snapshot that was put back.
-    pub restored: Option<String>,
+    /// The work that was put back; `None` where there was none.
+    pub restored: Option<RestoreReport>,
     /// Other sandboxes of this key that were found and left alone; an operator should look at them.
     pub duplicates: Vec<SandboxId>,
 }

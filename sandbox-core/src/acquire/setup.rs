@@ -7,6 +7,7 @@ use super::steps::{Acquisition, Found};
 use super::{AcquireOutcome, Acquired, Facts, How, OnSetupFailure, SetupState};
 use crate::events::EventKind;
 use crate::fate::End;
+use crate::fresh_file::put_in_place;
 use crate::hooks::{RestoreReason, Start, bounded};
 use crate::lifecycle::{Unresumed, resume, usual_memory};
 use crate::registry::{Lease, Phase, Record};
@@ -238,7 +239,7 @@ impl Acquisition {
             .with_reason("ended_by_hook")
     }
 
-    /// Restores and runs the start hook, each under its own deadline.
+    /// Restores, puts secrets in place and runs the start hook, each under its own deadline.
     async fn start_hooks(&self, sandbox: &Sandbox, outcome: AcquireOutcome, facts: &mut Facts) -> Result<()> {
         if let (Some(persist), AcquireOutcome::Created) = (&self.home.persist, outcome) {
             self.stage.enter("restore");
@@ -254,9 +255,18 @@ impl Acquisition {
                     .with_context("hook", "restore")
                     .with_source(error)
             })?;
-            facts.restored = report.snapshot;
+            facts.restored = Some(report).filter(|report| report.snapshot.is_some());
         }
         if let Some(hooks) = &self.hooks {
+            self.stage.enter("secrets");
+            let secrets = async {
+                let files = hooks.secrets(sandbox).await?;
+                match sandbox.handle() {
+                    Some(handle) => put_in_place(&*handle, files).await,
+                    None => Ok(()),
+                }
+            };
+            bounded("secrets", self.home.hook_deadline, secrets).await?;
             self.stage.enter("on_start");
             let start = Start { sandbox: sandbox.clone(), outcome, setup: facts.setup, facts: facts.clone() };
             bounded("on_start", self.options.hook_deadline, hooks.on_start(start)).await?;

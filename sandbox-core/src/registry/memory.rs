@@ -14,8 +14,17 @@ type Name = (Owner, Key);
 /// Keeps records in memory: for tests, and for programs that store the provider id themselves.
 ///
 /// Clones share the same records.
-#[derive(Clone, Debug, Default)]
-pub struct MemoryRegistry(Arc<Mutex<Inner>>);
+#[derive(Clone, Debug)]
+pub struct MemoryRegistry {
+    inner: Arc<Mutex<Inner>>,
+    scope: RegistryScope,
+}
+
+impl Default for MemoryRegistry {
+    fn default() -> Self {
+        Self { inner: Arc::default(), scope: RegistryScope::Process }
+    }
+}
 
 #[derive(Debug, Default)]
 struct Inner {
@@ -54,8 +63,15 @@ impl MemoryRegistry {
         Self::default()
     }
 
+    /// A clone that counts as shared by every host: for tests, in which all of them are in one process.
+    #[cfg(feature = "testing")]
+    #[must_use]
+    pub fn as_shared(&self) -> Self {
+        Self { scope: RegistryScope::Cluster, ..self.clone() }
+    }
+
     fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -76,7 +92,7 @@ impl Inner {
 #[async_trait]
 impl Registry for MemoryRegistry {
     fn scope(&self) -> RegistryScope {
-        RegistryScope::Process
+        self.scope
     }
 
     async fn load(&self, owner: &Owner, key: &Key) -> Result<Option<Record>> {

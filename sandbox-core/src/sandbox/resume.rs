@@ -2,7 +2,6 @@
 
 use std::sync::Weak;
 
-use bytes::Bytes;
 use tokio::sync::MutexGuard;
 use tokio::time::timeout;
 
@@ -10,16 +9,12 @@ use super::{REASON_PAUSED, Sandbox};
 use crate::acquire::{inside_closed, refuse_inside, refuse_inside_closed};
 use crate::events::EventKind;
 use crate::fate::{End, Fate, Resumes};
-use crate::files::{FileOptions, WriteOptions};
-use crate::hooks::{Hooks, bounded};
+use crate::fresh_file::put_in_place;
+use crate::hooks::bounded;
 use crate::lifecycle::{self, Unresumed};
-use crate::process::ProcessSpec;
 use crate::registry::Phase;
-use crate::stream::ByteStream;
 use crate::tenure::{Held, Tenure};
-use crate::{
-    ConnectOptions, Error, ErrorKind, Memory, Outcome, Result, SandboxHandle, SandboxHandleExt as _,
-};
+use crate::{ConnectOptions, Error, ErrorKind, Memory, Outcome, Result, SandboxHandle};
 
 pub(super) fn is_paused(error: &Error) -> bool {
     error.kind() == ErrorKind::InvalidState && error.reason() == Some(REASON_PAUSED)
@@ -179,52 +174,7 @@ impl Sandbox {
     ) -> Result<()> {
         let Some(hooks) = &self.shared.hooks else { return Ok(()) };
         let within = self.within_transition(transition);
-        let refreshed = within.refresh_files(handle, &**hooks, memory);
+        let refreshed = async { put_in_place(handle, hooks.on_resume(&within, memory).await?).await };
         bounded("on_resume", self.shared.home.hook_deadline, refreshed).await
-    }
-
-    async fn refresh_files(
-        &self,
-        handle: &dyn SandboxHandle,
-        hooks: &dyn Hooks,
-        memory: Memory,
-    ) -> Result<()> {
-        for file in hooks.on_resume(self, memory).await? {
-            let owner = file.owner.clone();
-            // Staged beside the target, so that the rename is on one file system; private before it has its content.
-            let staged = format!("{}.sandhold-new", file.path);
-            let as_owner = |path: &str| -> ProcessSpec {
-                let argv = [
-                    "-c",
-                    r#"umask 077 && : > "$1" && chmod "$2" "$1""#,
-                    "sh",
-                    path,
-                    &format!("{:o}", file.mode),
-                ];
-                let spec = ProcessSpec::argv("/bin/sh", argv);
-                match &owner {
-                    Some(owner) => spec.with_user(owner.clone()),
-                    None => spec,
-                }
-            };
-            let options = FileOptions { user: owner.clone() };
-            if let Some((parent, _)) = file.path.rsplit_once('/').filter(|(parent, _)| !parent.is_empty())
-                && !handle.exists(parent).await?
-            {
-                handle.make_dir(parent, options.clone()).await?;
-            }
-            let made = handle.exec(as_owner(&staged)).await?;
-            if !made.exit.success() {
-                return Err(Error::new(
-                    ErrorKind::PermissionDenied,
-                    format!("the file {:?} could not be refreshed after the resume", file.path),
-                )
-                .with_context("exit", made.exit));
-            }
-            let body = ByteStream::from_bytes(Bytes::from(file.content));
-            handle.write(&staged, body, WriteOptions { user: owner, ..WriteOptions::default() }).await?;
-            handle.rename(&staged, &file.path, options).await?;
-        }
-        Ok(())
     }
 }

@@ -198,6 +198,7 @@ macro_rules! provider_conformance {
             a_process_that_kills_itself_died_by_that_signal,
             output_is_complete_before_the_exit,
             multibyte_output_is_exact,
+            output_that_is_no_text_is_exact,
             a_background_child_does_not_delay_the_exit,
             a_background_child_is_not_killed_by_its_output,
             a_kill_reaches_the_whole_tree,

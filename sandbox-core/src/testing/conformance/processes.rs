@@ -126,7 +126,7 @@ pub async fn output_is_complete_before_the_exit(stage: &Stage) {
     }
 }
 
-/// Bytes are bytes, wherever the chunks are cut.
+/// Text is whole, wherever its chunks are cut.
 pub async fn multibyte_output_is_exact(stage: &Stage) {
     let handle = stage.create("one").await;
     let text = "é漢😀".repeat(5_000);
@@ -137,6 +137,14 @@ pub async fn multibyte_output_is_exact(stage: &Stage) {
         assert!(output.stdout.bytes == text.as_bytes(), "writes of {size} bytes");
         assert!(output.stdout.text() == text);
     }
+}
+
+/// Bytes that are no text come as they are, and their text is a view with a mark for each.
+pub async fn output_that_is_no_text_is_exact(stage: &Stage) {
+    if !stage.needs(stage.capabilities().binary_exec, "binary_exec") {
+        return;
+    }
+    let handle = stage.create("one").await;
     let output = handle.exec(sh("printf 'a\\377b\\303'")).await.unwrap();
     assert_eq!(output.stdout.bytes, b"a\xffb\xc3");
     assert_eq!(output.stdout.text(), "a\u{fffd}b\u{fffd}");

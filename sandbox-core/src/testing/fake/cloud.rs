@@ -27,6 +27,8 @@ pub struct FakeOptions {
     pub capabilities: Capabilities,
     /// Sandboxes on one page of a listing; default 100.
     pub page_size: usize,
+    /// `find` by id shows a new sandbox no earlier than a listing does. Default no: at once.
+    pub hides_new_ids: bool,
 }
 
 impl Default for FakeOptions {
@@ -46,9 +48,11 @@ impl Default for FakeOptions {
             dial: true,
             retained_output: true,
             signal_tree: true,
+            egress_policy: true,
+            binary_exec: true,
             ..Capabilities::default()
         };
-        Self { capabilities, page_size: 100 }
+        Self { capabilities, page_size: 100, hides_new_ids: false }
     }
 }
 
@@ -58,6 +62,13 @@ impl FakeOptions {
     pub fn with_list_visibility(mut self, delay: Duration) -> Self {
         self.capabilities.list_visibility = Some(delay);
         self.capabilities.create_settle = Some(delay + Duration::from_secs(5));
+        self
+    }
+
+    /// Hides a new sandbox as long from `find` by id.
+    #[must_use]
+    pub fn with_hidden_new_ids(mut self) -> Self {
+        self.hides_new_ids = true;
         self
     }
 
@@ -405,15 +416,18 @@ impl Cloud {
         machine.life.send_if_modified(|life| life.state.take().is_some())
     }
 
+    /// Whether a listing shows it yet.
+    pub(super) fn is_listed(&self, machine: &Machine) -> bool {
+        machine.created.elapsed() >= self.options.capabilities.list_visibility.unwrap_or_default()
+    }
+
     /// Serves one page: the matching sandboxes after the cursor, and the cursor of the next page.
     fn page(&self, filter: &ListFilter, after: u64) -> (Vec<SandboxInfo>, Option<u64>) {
         self.count(|counts| counts.pages += 1);
-        let delay = self.options.capabilities.list_visibility.unwrap_or_default();
         let mut page = Vec::new();
         let mut cursor = after;
         for machine in self.machines() {
-            let visible = machine.created.elapsed() >= delay;
-            if machine.number <= after || !visible {
+            if machine.number <= after || !self.is_listed(&machine) {
                 continue;
             }
             let Some(info) = machine.info().filter(|info| filter.matches(info)) else { continue };

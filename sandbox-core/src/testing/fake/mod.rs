@@ -239,7 +239,9 @@ impl SandboxProvider for FakeProvider {
         self.call(Verb::Find, move |cloud, twist| {
             let mut found = match query {
                 FindQuery::Id(id) => {
-                    cloud.get(&id).ok().and_then(|machine| machine.info()).into_iter().collect()
+                    let known = cloud.get(&id).ok();
+                    let shown = known.filter(|new| !cloud.options.hides_new_ids || cloud.is_listed(new));
+                    shown.and_then(|machine| machine.info()).into_iter().collect()
                 }
                 FindQuery::Key { owner, key, attempt } => {
                     let filter = ListFilter::default().with_owner(owner).with_key(key);
