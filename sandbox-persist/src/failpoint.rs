@@ -32,6 +32,7 @@ pub const FAILPOINTS: &[&str] = &[
     "mirror.bundle_put",
     "mirror.manifest_put",
     "mirror.recorded",
+    "mirror.fetched",
 ];
 
 /// Ends the process where `SANDHOLD_FAILPOINT` is this name, or `name:N` at the Nth passing.

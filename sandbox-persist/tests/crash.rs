@@ -106,13 +106,18 @@ async fn open_copy(dir: &Path) -> Vault {
     Vault::open(VaultConfig::new(dir.join("vaults"), key)).await.unwrap()
 }
 
+/// The vault of another machine, which fetches from the mirror.
+async fn open_fetched(dir: &Path) -> Vault {
+    open(&dir.join("elsewhere")).await
+}
+
 fn mirror(dir: &Path) -> Mirror {
     Mirror::open(MirrorConfig::new(MirrorTarget::File(dir.join("mirror")))).unwrap()
 }
 
 /// Captures, restores, copies, mirrors, prunes and collects until it is killed; each line of `acks` is a snapshot that it
-/// was told is safe, of `mirrored` one that is in the mirror, and of
-/// `copied` one that is in the other vault.
+/// was told is safe, of `mirrored` one that is in the mirror, of `fetched` one that came back from there, and of `copied`
+/// one that is in the other vault.
 #[tokio::test]
 #[ignore = "is what the other tests kill, in a process of its own"]
 async fn victim() {
@@ -123,6 +128,7 @@ async fn victim() {
     let mut acks = OpenOptions::new().append(true).create(true).open(dir.join("acks")).unwrap();
     let mut copied = OpenOptions::new().append(true).create(true).open(dir.join("copied")).unwrap();
     let mut mirrored = OpenOptions::new().append(true).create(true).open(dir.join("mirrored")).unwrap();
+    let mut fetched = OpenOptions::new().append(true).create(true).open(dir.join("fetched")).unwrap();
     let mirror = mirror(dir);
     for (id, answer) in mirror.resume(&vault).await.unwrap() {
         // It may have been pruned meanwhile.
@@ -167,6 +173,9 @@ async fn victim() {
             mirror.upload(&vault, id).await.unwrap();
             writeln!(mirrored, "{id} {step}").unwrap();
             mirrored.sync_all().unwrap();
+            mirror.fetch(&open_fetched(dir).await, id.as_str()).await.unwrap();
+            writeln!(fetched, "{id} {step}").unwrap();
+            fetched.sync_all().unwrap();
         }
         if step % 2 == 1
             && let Some(id) = ids.last()
@@ -239,6 +248,7 @@ async fn check(dir: &Path, when: &str) {
     assert!(vault.unfinished_restores().await.unwrap().is_empty());
     check_acks(dir, "acks", &vault, when).await;
     check_acks(dir, "copied", &open_copy(dir).await, when).await;
+    check_acks(dir, "fetched", &open_fetched(dir).await, when).await;
     let mirror = mirror(dir);
     let elsewhere = tempfile::tempdir_in(dir).unwrap();
     let fresh = support::open(elsewhere.path()).await;

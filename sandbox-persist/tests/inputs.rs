@@ -236,3 +236,33 @@ async fn who_waits_is_told_how_far_it_is() {
     }
     assert_eq!(seen.last().unwrap().files, 300);
 }
+
+#[tokio::test]
+async fn a_capture_that_is_given_up_leaves_nothing_behind() {
+    let place = Place::new().await;
+    for index in 0..2000 {
+        place.write(format!("d{}/f{index}", index % 200), format!("{index}"));
+    }
+    let begun = Arc::new(tokio::sync::Notify::new());
+    let tell = {
+        let begun = Arc::clone(&begun);
+        ProgressFn::new(move |_| begun.notify_one())
+    };
+    let options = CaptureOptions::new().with_threads(1).with_progress(tell);
+    tokio::select! {
+        biased;
+        () = begun.notified() => {}
+        done = place.vault.capture(&place.work, options) => drop(done.unwrap()),
+    }
+    // Whatever it had come to: all of it is there, or nothing.
+    match place.vault.capture(&place.work, CaptureOptions::new()).await {
+        Ok(_) => {}
+        Err(failure) => assert_eq!(failure.reason(), Some("nothing_to_snapshot")),
+    }
+    let snapshots = place.vault.snapshots().await.unwrap();
+    assert_eq!(snapshots.len(), 1);
+    assert_eq!(fs::read_dir(place.path("vaults/test/staging")).unwrap().count(), 0);
+    place.vault.restore(&snapshots[0].id, place.path("out"), RestoreOptions::new()).await.unwrap();
+    assert!(tree(&place.path("out")) == tree(&place.work));
+    place.fsck();
+}

@@ -12,14 +12,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sandhold_core::{
-    AcquireOptions, AcquireOutcome, Acquired, MemoryRegistry, Owner, PersistHook as _, ProcessSpec, Sandbox,
-    SandboxHandleExt, SandboxProvider, SandboxSpec, Sandboxes,
+    AcquireOptions, AcquireOutcome, Acquired, ErrorKind, MemoryRegistry, Owner, PersistHook as _,
+    ProcessSpec, Sandbox, SandboxHandleExt, SandboxProvider, SandboxSpec, Sandboxes,
 };
 use sandhold_e2b::{E2bConfig, E2bProvider};
 use sandhold_local::{LocalConfig, LocalProvider};
 use sandhold_persist::{
     CaptureOptions, Mirror, MirrorConfig, MirrorMode, MirrorTarget, Receipt, RemoteWorkspace, RepoKey,
-    RestoreOptions, Survive, Vault, VaultConfig, VaultHook,
+    RestoreOptions, SkipReason, Survive, Vault, VaultConfig, VaultHook,
 };
 use serde_json::json;
 use support::{KEY, Served};
@@ -195,7 +195,66 @@ async fn commits_of_a_sandbox_and_its_receipt_survive_without_git_inside_being_a
         }
     };
     assert_eq!(restored.written, 1);
+    // What no snapshot has is named, and all else arrives.
+    run(&sandbox, "cd /home/user/project && printf KEY=1 >.env && printf 3 >b").await;
+    let options = CaptureOptions::new().with_survive(Survive::new().with_path("b").with_path(".env"));
+    let incomplete = vault.capture_sandbox(&sandbox, &workspace, options).await.unwrap().unwrap();
+    run(&sandbox, "rm /home/user/project/b /home/user/project/.env").await;
+    let options = RestoreOptions::new().with_on_dirty(sandhold_persist::OnDirty::Capture);
+    let refused = vault.restore_sandbox(&sandbox, &workspace, &incomplete.id, options).await.unwrap_err();
+    assert_eq!(refused.reason(), Some("restore_incomplete"), "{refused}");
+    assert!(refused.message().contains(".env (env_file)"), "{refused}");
+    run(&sandbox, "test \"$(cat /home/user/project/b)\" = 3").await;
     run(&sandbox, "test \"$(cat /home/user/project/a)\" = 2 && cd /home/user/project && git -c core.fsmonitor= log --oneline | grep -q one").await;
+    sandbox.destroy().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_may_not_be_read_any_more_stays_as_it_was_and_is_told() {
+    let dir = TempDir::new().unwrap();
+    let served = tokio::task::spawn_blocking(|| Served::start(&[])).await.unwrap();
+    let sandboxes = Sandboxes::new(e2b(&served));
+    let sandbox = acquired(&sandboxes).await;
+    run(&sandbox, "mkdir -p /home/user/project/locked /home/user/project/open && cd /home/user/project && printf 1 >locked/in && printf 1 >secret && printf 1 >open/a").await;
+    let vault = vault(dir.path(), "vaults").await;
+    let workspace = RemoteWorkspace::new("w", WORK).unwrap();
+    let capture = |survive| {
+        let options = CaptureOptions::new().with_survive(survive);
+        vault.capture_sandbox(&sandbox, &workspace, options)
+    };
+    let first = capture(Survive::new().with_path("locked").with_path("secret")).await.unwrap().unwrap();
+    assert!(first.receipt.unwrap().is_complete());
+    run(&sandbox, "cd /home/user/project && printf 2 >locked/in && printf 2 >secret && printf 2 >open/a && mkdir new && printf 2 >new/x && chmod 000 locked secret new").await;
+    let is_held = sandbox.exec(ProcessSpec::argv("/bin/sh", ["-c", "cat /home/user/project/secret"])).await;
+    if is_held.unwrap().exit.success() {
+        println!("skipped: needs a sandbox whose user is held by permissions");
+        return;
+    }
+    let second = capture(Survive::new().with_path("locked").with_path("secret").with_path("open")).await;
+    let second = second.unwrap().unwrap();
+    let side = vault.side_manifest(&second).await.unwrap();
+    let told: Vec<_> = side.skipped.iter().map(|skipped| skipped.path.to_string()).collect();
+    assert_eq!(told, ["locked", "new", "secret"], "{:?}", side.skipped);
+    assert!(side.skipped.iter().all(|skipped| skipped.reason == SkipReason::Unreadable));
+    let missing: Vec<_> =
+        second.receipt.as_ref().unwrap().missing.iter().map(|missing| missing.what.clone()).collect();
+    assert_eq!(missing, ["locked", "secret"]);
+    let out = dir.path().join("out");
+    let refused = vault.restore(&second.id, &out, RestoreOptions::new()).await.unwrap_err();
+    assert_eq!(refused.reason(), Some("restore_incomplete"));
+    for (name, content) in [("locked/in", "1"), ("secret", "1"), ("open/a", "2")] {
+        assert_eq!(std::fs::read_to_string(out.join(name)).unwrap(), content, "{name}");
+    }
+    // A workspace that may not be looked at is not one that is not there.
+    run(
+        &sandbox,
+        "chmod 700 /home/user/project/locked /home/user/project/new && chmod 000 /home/user/project",
+    )
+    .await;
+    let refused = capture(Survive::new()).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::PermissionDenied, "{refused}");
+    run(&sandbox, "chmod 755 /home/user/project && rm -r /home/user/project").await;
+    assert_eq!(capture(Survive::new()).await.unwrap_err().reason(), Some("no_workspace"));
     sandbox.destroy().await.unwrap();
 }
 
@@ -203,7 +262,10 @@ async fn commits_of_a_sandbox_and_its_receipt_survive_without_git_inside_being_a
 async fn work_is_saved_before_a_pause_and_a_sleeper_is_not_woken_to_save_it_again() {
     let dir = TempDir::new().unwrap();
     let vault = vault(dir.path(), "vaults").await;
-    let hook = Arc::new(VaultHook::new(vault.clone(), WORK));
+    // A mirror of which nobody said that all goes there gets what is asked for alone.
+    let config = MirrorConfig::new(MirrorTarget::File(dir.path().join("mirror")));
+    let mirror = Mirror::open(config).unwrap();
+    let hook = Arc::new(VaultHook::new(vault.clone(), WORK).with_mirror(mirror.clone()));
     let sandboxes = Sandboxes::new(local(dir.path(), "here")).with_persist(hook.clone());
     let sandbox = acquired(&sandboxes).await;
     // There is no workspace yet, which is no work that is lost.
@@ -229,7 +291,25 @@ async fn work_is_saved_before_a_pause_and_a_sleeper_is_not_woken_to_save_it_agai
     hook.tick(&next).await.unwrap();
     assert_eq!(vault.snapshots().await.unwrap().len(), 2);
     next.destroy().await.unwrap();
-    assert_eq!(vault.snapshots().await.unwrap().len(), 2);
+    let snapshots = vault.snapshots().await.unwrap();
+    assert_eq!(snapshots.len(), 2);
+    assert!(mirror.repos().await.unwrap().is_empty());
+
+    // What is gone here comes from there, and a mirror that cannot be asked is no mirror without work.
+    let newest = mirror.upload(&vault, &snapshots[1].id).await.unwrap();
+    std::fs::remove_file(vault.git_dir().join(newest.id.ref_name())).unwrap();
+    let objects = dir.path().join("mirror/snapshots/work");
+    let away = dir.path().join("away");
+    std::fs::rename(&objects, &away).unwrap();
+    std::fs::write(&objects, "in the way").unwrap();
+    let spec = SandboxSpec::new("base").with_lease(Duration::from_secs(600));
+    let refused = sandboxes.acquire("move-me", AcquireOptions::new(spec)).await;
+    assert!(refused.is_err(), "a sandbox without its work");
+    std::fs::remove_file(&objects).unwrap();
+    std::fs::rename(&away, &objects).unwrap();
+    let last = acquired(&sandboxes).await;
+    run(&last, "test \"$(cat /home/user/project/a)\" = 3 && test -x /home/user/project/run.sh").await;
+    last.destroy().await.unwrap();
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@ use super::rules::CaptureRules;
 use crate::cancel::ProgressFn;
 use crate::path::WorkPath;
 use crate::receipt::Survive;
+use crate::side::Skipped;
 use crate::snapshot::Label;
 
 /// The cap for one file, where nothing else is said: 10 MiB.
@@ -21,8 +22,8 @@ pub struct CaptureOptions {
     pub retention: Option<String>,
     /// The workspace of a sandbox that it is of; set by captures of sandboxes.
     pub(crate) sandbox: Option<String>,
-    /// Files of that sandbox that changed whenever they were fetched: what is captured of them is an older state, or none.
-    pub(crate) unstable: Vec<WorkPath>,
+    /// What of that sandbox could not be fetched: what is captured of it is an older state, or none.
+    pub(crate) older: Vec<Skipped>,
     /// What must survive a restore. Default nothing in particular.
     pub survive: Option<Survive>,
     /// What is taken. Default: files up to [`DEFAULT_MAX_FILE`], and neither env files nor private keys.
@@ -53,7 +54,7 @@ impl Default for CaptureOptions {
             agent: None,
             retention: None,
             sandbox: None,
-            unstable: Vec::new(),
+            older: Vec::new(),
             survive: None,
             rules: CaptureRules::default(),
             mtimes: false,

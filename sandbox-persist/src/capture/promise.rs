@@ -1,11 +1,11 @@
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 use super::scan::{Content, Entry, Kind, Scan};
 use crate::ignore::Patterns;
 use crate::oid::ObjectId;
 use crate::path::{self, WorkPath};
 use crate::receipt::{Missing, Promise, Receipt, Survive};
-use crate::side::{SideManifest, SkipReason, Skipped};
+use crate::side::{SideManifest, SkipReason};
 
 /// Answers what of a declaration is in a scan. `head` is the commit whose history is in the vault.
 pub(super) fn receipt(
@@ -15,12 +15,11 @@ pub(super) fn receipt(
     head: Option<ObjectId>,
 ) -> Receipt {
     let mut receipt = Receipt::default();
-    let is_unstable = |skipped: &&Skipped| skipped.reason == SkipReason::Unstable;
-    let unstable = side.skipped.iter().filter(is_unstable).map(|skipped| &skipped.path).collect();
+    let older = side.skipped.iter().map(|skipped| (&skipped.path, skipped.reason)).collect();
     for path in &survive.paths {
         match scan.entry(path.as_bytes()) {
             Some(entry) => {
-                promise(&mut receipt, &unstable, path.clone(), entry);
+                promise(&mut receipt, &older, path.clone(), entry);
                 if entry.kind == Kind::Dir {
                     receipt.missing.extend(left_out_below(side, path));
                 }
@@ -36,7 +35,7 @@ pub(super) fn receipt(
                 let path = path::join(at, &entry.name);
                 if patterns.verdict(&path, false) == Some(true) {
                     matched = true;
-                    promise(&mut receipt, &unstable, WorkPath::new(path), entry);
+                    promise(&mut receipt, &older, WorkPath::new(path), entry);
                 }
             }
         }
@@ -54,12 +53,14 @@ pub(super) fn receipt(
     receipt
 }
 
-fn promise(receipt: &mut Receipt, unstable: &HashSet<&WorkPath>, path: WorkPath, entry: &Entry) {
-    let why = match (entry.kind, entry.content) {
-        (Kind::Skipped(reason), _) => reason.as_str(),
-        (_, Content::Unstable) => "unstable",
-        _ if unstable.contains(&path) => "unstable",
-        (_, Content::Kept) => "only_as_it_was_before",
+fn promise(receipt: &mut Receipt, older: &HashMap<&WorkPath, SkipReason>, path: WorkPath, entry: &Entry) {
+    let told = older.get(&path).map(|reason| reason.as_str());
+    let why = match (entry.kind, entry.content, told) {
+        (Kind::Skipped(reason), ..) => reason.as_str(),
+        (_, Content::Unstable, _) => "unstable",
+        (_, Content::Kept, _) => "only_as_it_was_before",
+        // It could not be fetched of its sandbox.
+        (.., Some(reason)) => reason,
         _ => {
             let mode = entry.git_mode().unwrap_or(0o040_000);
             // What is in a directory is promised by what the tree of it is.

@@ -70,8 +70,7 @@ pub(crate) fn of(scan: &Scan, workspace: &Workspace, options: &CaptureOptions) -
         }
     }
     let told: HashSet<WorkPath> = side.skipped.iter().map(|skipped| skipped.path.clone()).collect();
-    let unstable = options.unstable.iter().filter(|path| !told.contains(*path));
-    side.skipped.extend(unstable.map(|path| Skipped::new(path.as_bytes(), SkipReason::Unstable)));
+    side.skipped.extend(options.older.iter().filter(|older| !told.contains(&older.path)).cloned());
     Ok(side)
 }
 

@@ -14,7 +14,7 @@ use crate::cancel::run_blocking;
 use crate::restore::{RestoreOptions, Restored};
 use crate::snapshot::{SnapId, Snapshot};
 use crate::vault::{RepoKey, Vault};
-use crate::{durable, error};
+use crate::{durable, error, failpoint};
 
 /// What came of a fetch.
 #[derive(Clone, Debug, PartialEq)]
@@ -83,6 +83,7 @@ impl Mirror {
             .with_any_repository(repo != vault.key())
             .with_limits(limits(manifest.bundle.bytes));
         vault.import_bundle(&download.0, options).await?;
+        failpoint::pass("mirror.fetched");
         // What it is comes from the commit; what was said of it later, and where it is kept too, from here.
         let adopted = self.adopted(repo, manifest);
         let snapshot = vault

@@ -310,3 +310,45 @@ impl Mirror {
 fn is_unreadable(failure: &Error) -> bool {
     matches!(failure.kind(), ErrorKind::NotFound | ErrorKind::InvalidArgument)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::capture::CaptureOptions;
+    use crate::mirror::{MirrorConfig, MirrorTarget};
+    use crate::vault::{Vault, VaultConfig};
+
+    #[tokio::test]
+    async fn the_newest_that_fits_is_found_behind_more_than_are_shown() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        std::fs::create_dir(at("work")).unwrap();
+        let key = RepoKey::new("shared").unwrap();
+        let vault = Vault::open(VaultConfig::new(at("vaults"), key.clone())).await.unwrap();
+        let mirror = Mirror::open(MirrorConfig::new(MirrorTarget::File(at("mirror")))).unwrap();
+        let mut taken = Vec::new();
+        for sandbox in ["wanted", "wanted", "other"] {
+            std::fs::write(at("work/a"), taken.len().to_string()).unwrap();
+            let options = CaptureOptions { sandbox: Some(sandbox.to_owned()), ..CaptureOptions::new() };
+            let snapshot = vault.capture(at("work"), options).await.unwrap();
+            taken.push(mirror.upload(&vault, &snapshot.id).await.unwrap().id);
+        }
+        // Many more of somebody else, as if each had been uploaded.
+        let manifests = at("mirror").join(mirror.keys.repo(&key));
+        let text = std::fs::read_to_string(manifests.join(format!("{}.json", taken[2]))).unwrap();
+        for index in 0..SHOWN {
+            let id = format!("20991231-235959-{index:06x}");
+            std::fs::write(manifests.join(format!("{id}.json")), text.replace(taken[2].as_str(), &id))
+                .unwrap();
+        }
+        std::fs::write(manifests.join("20991231-235959-ffffff.json"), "torn").unwrap();
+        let shown = mirror.snapshots(&key).await.unwrap();
+        assert!(shown.snapshots.iter().all(|found| found.snapshot.sandbox.as_deref() == Some("other")));
+        let fits = |snapshot: &Snapshot| snapshot.sandbox.as_deref() == Some("wanted");
+        let found = mirror.newest_after(&key, None, fits).await.unwrap().unwrap();
+        assert_eq!((&found.id, found.is_mirrored()), (&taken[1], true));
+        let found = mirror.newest_after(&key, Some(&taken[0]), fits).await.unwrap().unwrap();
+        assert_eq!(found.id, taken[1]);
+        assert!(mirror.newest_after(&key, Some(&taken[1]), fits).await.unwrap().is_none());
+    }
+}

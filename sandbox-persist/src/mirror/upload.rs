@@ -191,6 +191,10 @@ impl Mirror {
         let bucket = self.store.name().to_owned();
         let noted = vault
             .update(id.clone(), move |snapshot| {
+                // A copy of this very state stays one, whatever became of another.
+                if snapshot.is_mirrored() {
+                    return;
+                }
                 let mut copy = snapshot.remote.take().unwrap_or_default();
                 copy.bucket = bucket;
                 copy.error = Some(said);
@@ -223,7 +227,9 @@ fn plan(inner: &Inner, id: &SnapId, place: &str, limit_mb: u64, cancel: &Cancel)
     let snapshot = inner.find(id.as_str())?;
     let mut upload = Upload { id: id.clone(), mirror: place.to_owned(), bundle: None };
     if inner.refs.read(&id.ref_name())?.is_none() {
-        if snapshot.is_mirrored() {
+        let is_there =
+            |copy: &RemoteCopy| format!("{}/{}", copy.bucket, copy.key).starts_with(&format!("{place}/"));
+        if snapshot.is_mirrored() && snapshot.remote.as_ref().is_some_and(is_there) {
             queue.remove(id)?;
             return Ok(Planned { snapshot, upload, _alone: alone });
         }

@@ -15,18 +15,25 @@ use crate::path::WorkPath;
 const MAX_LISTING: u64 = 2 << 30;
 
 /// What is listed. Of the repository at the root, what history is made of; of others, that they are there.
-const SCRIPT: &str = r#"cd -- "$1" || exit 40
+/// What may not be read is told by letters of its own, and one that only seems not to be there is told from one that is not.
+const SCRIPT: &str = r#"p=$1
+while [ ! -e "$p" ] && [ ! -L "$p" ] && [ -n "$p" ]; do p=${p%/*}; done
+[ -x "${p:-/}" ] || exit 42
+[ -d "$1" ] || exit 40
+cd -- "$1" && [ -r . ] || exit 42
 find . -maxdepth 0 -printf '' || exit 41
 { date +%s.%N | tr '\n' '\0'
 find . -mindepth 1 \
-  \( -path ./.git/hooks -o -path ./.git/logs -o -path ./.git/modules -o -path ./.git/worktrees \) -prune \
+  \( -type d \( ! -readable -o ! -executable \) -prune -printf 'U %m %s %T@ %C@ %i %p\0%l\0' \) \
+  -o \( -type f ! -readable -printf 'u %m %s %T@ %C@ %i %p\0%l\0' \) \
+  -o \( -path ./.git/hooks -o -path ./.git/logs -o -path ./.git/modules -o -path ./.git/worktrees \) -prune \
   -o \( -path './*/.git' -prune -printf '%y %m %s %T@ %C@ %i %p\0%l\0' \) \
   -o -printf '%y %m %s %T@ %C@ %i %p\0%l\0'; } | gzip -1"#;
 
 /// What tells whether a file is still the one that was fetched.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Found {
-    /// `f`, `d`, `l`, or another letter of `find`.
+    /// `f`, `d`, `l`, or another letter of `find`; `u` and `U` are a file and a directory that may not be read.
     pub(super) kind: char,
     pub(super) mode: u32,
     pub(super) size: u64,
@@ -41,8 +48,8 @@ pub(super) struct Found {
 impl Found {
     pub(super) fn file_type(&self) -> FileType {
         match self.kind {
-            'f' => FileType::RegularFile,
-            'd' => FileType::Directory,
+            'f' | 'u' => FileType::RegularFile,
+            'd' | 'U' => FileType::Directory,
             'l' => FileType::Symlink,
             _ => FileType::Fifo,
         }
@@ -84,6 +91,12 @@ impl Listing {
                     format!("there is no directory {dir:?} in the sandbox: {}", ended.said),
                 )
                 .with_reason("no_workspace"));
+            }
+            Some(42) => {
+                return Err(Error::new(
+                    ErrorKind::PermissionDenied,
+                    format!("the user of the sandbox may not look at {dir:?}; let that user read it"),
+                ));
             }
             Some(41) => {
                 return Err(Error::new(

@@ -83,8 +83,8 @@ impl Vault {
     ) -> Result<Option<Snapshot>> {
         let shadow = self.shadow(handle, workspace).await?;
         let (shadow, pulled) = transfer::pull(handle, &workspace.path, shadow, &options.rules).await?;
-        let (sandbox, unstable) = (Some(workspace.label()), pulled.unstable);
-        let options = CaptureOptions { sandbox, unstable, ..options };
+        let (sandbox, older) = (Some(workspace.label()), pulled.older);
+        let options = CaptureOptions { sandbox, older, ..options };
         let purpose = Purpose { id: None, source: Source::Run, outcome: Some(RunOutcome::Clean) };
         let snapshot = self.capture_for(shadow.tree(), options, purpose).await?;
         drop(shadow);
@@ -98,7 +98,7 @@ impl Vault {
     ///
     /// # Errors
     /// As [`Vault::restore`] and [`Vault::capture_sandbox`]; [`ErrorKind::InvalidState`] with reason `restore_incomplete`
-    /// names what did not arrive.
+    /// names what did not arrive, or what was to survive and is not in the snapshot; all else is there then.
     ///
     /// # Cancellation
     /// Dropping the future leaves the workspace between what it was and what it was to be; another restore completes it.
@@ -123,14 +123,18 @@ impl Vault {
             Ok((shadow, before))
         })
         .await?;
-        let restored = self.restore(id, shadow.tree(), options).await?;
+        let restored = match self.restore(id, shadow.tree(), options).await {
+            // All that there is of it was written, and is to arrive too.
+            Err(failure) if failure.reason() == Some("restore_incomplete") => Err(failure),
+            restored => Ok(restored?),
+        };
         let shadow = transfer::push(handle, &workspace.path, shadow, &before, &pulled.listing).await?;
         let tree = shadow.tree();
         if snapshot.sandbox.as_ref() == Some(&workspace.label()) && snapshot.workspace != tree {
             // It came from another machine: from here on the work goes on from it in the copy of this one.
             self.update(id.clone(), |snapshot| snapshot.workspace = tree).await?;
         }
-        Ok(Restored { target: PathBuf::from(&workspace.path), ..restored })
+        restored.map(|restored| Restored { target: PathBuf::from(&workspace.path), ..restored })
     }
 
     /// The newest snapshot of a workspace of sandboxes, whichever sandbox it was captured in.

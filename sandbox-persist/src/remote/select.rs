@@ -15,6 +15,8 @@ pub(super) enum Want {
     Content,
     /// As something that the walk will say it left out, with its size and without its content.
     Stand,
+    /// As it was here before, and nothing where it was not: it may not be read now.
+    Kept,
     Dir,
     Symlink,
 }
@@ -72,7 +74,7 @@ pub(super) fn select(
             wanted.insert(at.clone(), Want::Stand);
             continue;
         }
-        let is_dir = found.kind == 'd';
+        let is_dir = matches!(found.kind, 'd' | 'U');
         let verdict =
             state.above.iter().rev().find_map(|(base, patterns)| patterns.verdict(&at[*base..], is_dir));
         let is_ignored = state.is_ignored || verdict == Some(true);
@@ -88,6 +90,7 @@ pub(super) fn select(
                 states.insert(at, state);
                 Want::Dir
             }
+            'u' | 'U' => Want::Kept,
             'l' => Want::Symlink,
             'f' if rules.is_too_large(found.size) => Want::Stand,
             'f' => Want::Content,

@@ -136,6 +136,11 @@ impl Shadow {
                         rustix::fs::symlinkat(OsStr::from_bytes(target), &dir, name).map_err(failed)?;
                     }
                 }
+                // There is something, so that the directories above are not empty.
+                Want::Kept if found.file_type() == FileType::Directory && there.is_none() => {
+                    rustix::fs::mkdirat(&dir, name, Mode::RWXU).map_err(failed)?;
+                }
+                Want::Kept => {}
                 Want::Stand => stand(&dir, name, found, there.is_some()).map_err(failed)?,
                 Want::Content => {
                     let key = WorkPath::new(&**at);
@@ -197,6 +202,9 @@ impl Shadow {
                 Some(Want::Dir) => kind == FileType::Directory,
                 Some(Want::Symlink) => kind == FileType::Symlink,
                 Some(Want::Content) => kind == FileType::RegularFile,
+                Some(Want::Kept) => {
+                    listing.entries.get(&*path).is_some_and(|found| found.file_type() == kind)
+                }
                 Some(Want::Stand) => {
                     let shape = listing.entries.get(&*path).map(|found| stand_type(name, found));
                     shape == Some(kind)

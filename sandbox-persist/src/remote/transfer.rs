@@ -21,6 +21,7 @@ use super::shadow::{Shadow, State};
 use crate::cancel::{Cancel, run_blocking};
 use crate::capture::{CaptureRules, Rules};
 use crate::path::{self, WorkPath};
+use crate::side::{SkipReason, Skipped};
 
 /// How often what changes while it is fetched is fetched again.
 const ROUNDS: u32 = 3;
@@ -35,8 +36,8 @@ const SUMS: &str = r#"cd -- "$1" && exec xargs -0 -r sha256sum -b --"#;
 /// What a look at a sandbox came to.
 pub(super) struct Pulled {
     pub(super) listing: Listing,
-    /// What changed at every try.
-    pub(super) unstable: Vec<WorkPath>,
+    /// What is here as it was before, or not at all, and why.
+    pub(super) older: Vec<Skipped>,
 }
 
 /// Makes the copy what the sandbox is now, by one listing and what has changed since the last.
@@ -68,11 +69,13 @@ pub(super) async fn pull(
             .await?;
             shadow = fetch(handle, dir, shadow, stale).await?;
         }
-        let (back, missing) = run_blocking(None, move |_| {
+        let (back, missing, mut older) = run_blocking(None, move |_| {
             let rules = Rules::new(&rules)?;
             let wanted = select(&seen, &rules, &shadow.tracked(), |at| shadow.text(at));
             let missing = shadow.shape(&seen, &wanted)?;
-            Ok((shadow, missing))
+            let kept = wanted.into_iter().filter(|(_, want)| *want == Want::Kept);
+            let older = kept.map(|(at, _)| Skipped::new(at, SkipReason::Unreadable)).collect::<Vec<_>>();
+            Ok((shadow, missing, older))
         })
         .await?;
         shadow = back;
@@ -84,8 +87,8 @@ pub(super) async fn pull(
                 Ok(shadow)
             })
             .await?;
-            let unstable = missing.iter().map(|at| WorkPath::new(&**at)).collect();
-            return Ok((shadow, Pulled { listing: Arc::unwrap_or_clone(listing), unstable }));
+            older.extend(missing.into_iter().map(|at| Skipped::new(at, SkipReason::Unstable)));
+            return Ok((shadow, Pulled { listing: Arc::unwrap_or_clone(listing), older }));
         }
         let asked = missing
             .into_iter()

@@ -1,4 +1,5 @@
 mod closure;
+mod delta;
 mod git_lock;
 mod in_repo;
 mod index;
@@ -21,13 +22,14 @@ use sandhold_core::{Error, ErrorKind, Result};
 use sha1::{Digest, Sha1};
 
 pub(crate) use closure::Closure;
+pub(crate) use delta::apply_delta;
 pub(crate) use lock::{Lock, Sharing};
 pub(crate) use objects::{Objects, commit, tree};
 pub(crate) use pack::{Deflater, Kind as ObjectKind, PackWriter, install};
 pub(crate) use records::{Records, from_commit, message};
 pub(crate) use refs::{Refs, SNAPSHOTS};
 pub(crate) use store::{Store, StoredPack, copy_all, list};
-pub(crate) use unpack::{Limits as PackLimits, apply_delta, unpack};
+pub(crate) use unpack::{Limits as PackLimits, unpack};
 
 use crate::cancel::{Cancel, run_blocking};
 use crate::capture::Remembered;

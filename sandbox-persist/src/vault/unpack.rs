@@ -12,6 +12,7 @@ use flate2::{Decompress, FlushDecompress, Status};
 use sandhold_core::{Error, ErrorKind, Result};
 use sha1::{Digest, Sha1};
 
+use super::delta;
 use super::pack::{Deflater, Kind, PackWriter};
 use super::store::Store;
 use crate::cancel::Cancel;
@@ -327,10 +328,10 @@ impl Unpack {
             let (at, data, size) = (delta.at, delta.data, delta.size);
             self.in_memory(size)?;
             let instructions = reader.read(data, size)?;
-            let made = result_size(&instructions, content.len() as u64)?;
+            let made = delta::result_size(&instructions, content.len() as u64)?;
             self.spend(made)?;
             self.in_memory(held.saturating_add(made).saturating_add(content.len() as u64))?;
-            let made = apply(&content, &instructions)?;
+            let made = delta::apply(&content, &instructions)?;
             let id = ObjectId::of(name(kind), &made);
             if let Some(kind) = kind {
                 writer.add(kind, id, made.len() as u64, deflater.deflate(&made)?)?;
@@ -383,89 +384,8 @@ fn base_offset(input: &mut Input, at: u64) -> Result<u64> {
     at.checked_sub(back).filter(|_| back > 0).ok_or_else(|| damaged("has a delta of nothing"))
 }
 
-/// A size at the beginning of a delta: seven bits a byte, the lowest first.
-fn varint(bytes: &mut &[u8]) -> Result<u64> {
-    let (mut value, mut shift) = (0, 0);
-    loop {
-        let (byte, rest) = bytes.split_first().ok_or_else(bad_delta)?;
-        *bytes = rest;
-        if shift > 56 {
-            return Err(bad_delta());
-        }
-        value |= u64::from(byte & 0x7f) << shift;
-        shift += 7;
-        if byte & 0x80 == 0 {
-            return Ok(value);
-        }
-    }
-}
-
-fn result_size(mut delta: &[u8], base: u64) -> Result<u64> {
-    match varint(&mut delta)? == base {
-        true => varint(&mut delta),
-        false => Err(bad_delta()),
-    }
-}
-
-/// As [`apply`], for an object of at most `limit` bytes.
-pub(crate) fn apply_delta(base: &[u8], delta: &[u8], limit: u64) -> Result<Vec<u8>> {
-    match result_size(delta, base.len() as u64)? <= limit {
-        true => apply(base, delta),
-        false => Err(too_large(format!("a delta makes more than {limit} bytes"))),
-    }
-}
-
-/// Makes an object of its base: parts that are copied, and parts that are new.
-fn apply(base: &[u8], mut delta: &[u8]) -> Result<Vec<u8>> {
-    varint(&mut delta)?;
-    let size = varint(&mut delta)? as usize;
-    let mut made = Vec::with_capacity(size.min(CHUNK));
-    while let Some((&op, rest)) = delta.split_first() {
-        delta = rest;
-        let part = match op {
-            0 => return Err(bad_delta()),
-            1..=0x7f => {
-                let (part, rest) = delta.split_at_checked(usize::from(op)).ok_or_else(bad_delta)?;
-                delta = rest;
-                part
-            }
-            _ => {
-                let mut field = |bits: std::ops::Range<u32>| -> Result<usize> {
-                    let mut value = 0;
-                    for (place, bit) in bits.enumerate() {
-                        if op & 1 << bit != 0 {
-                            let (byte, rest) = delta.split_first().ok_or_else(bad_delta)?;
-                            delta = rest;
-                            value |= usize::from(*byte) << (place * 8);
-                        }
-                    }
-                    Ok(value)
-                };
-                let from = field(0..4)?;
-                let length = match field(4..7)? {
-                    0 => 0x1_0000,
-                    length => length,
-                };
-                base.get(from..from.saturating_add(length)).ok_or_else(bad_delta)?
-            }
-        };
-        if made.len() + part.len() > size {
-            return Err(bad_delta());
-        }
-        made.extend_from_slice(part);
-    }
-    match made.len() == size {
-        true => Ok(made),
-        false => Err(bad_delta()),
-    }
-}
-
 fn name(kind: Option<Kind>) -> &'static str {
     kind.map_or("tag", Kind::name)
-}
-
-fn bad_delta() -> Error {
-    damaged("has a delta that does not fit what it is of")
 }
 
 fn not_there(id: ObjectId) -> Error {
@@ -477,11 +397,11 @@ fn not_there(id: ObjectId) -> Error {
     .with_context("object", id)
 }
 
-fn damaged(how: &str) -> Error {
+pub(super) fn damaged(how: &str) -> Error {
     Error::new(ErrorKind::InvalidArgument, format!("the pack {how}")).with_reason("damaged")
 }
 
-fn too_large(how: String) -> Error {
+pub(super) fn too_large(how: String) -> Error {
     Error::new(
         ErrorKind::InvalidArgument,
         format!("the pack is refused: {how}; raise the limit if it is yours"),
@@ -491,32 +411,4 @@ fn too_large(how: String) -> Error {
 
 fn unreadable(failure: std::io::Error) -> Error {
     Error::new(ErrorKind::Unexpected, format!("the pack cannot be read: {failure}")).with_source(failure)
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    #[test]
-    fn a_delta_copies_and_inserts() {
-        // 11 bytes become "hello brave world": copy 0..6, insert "brave ", copy 6..11.
-        let delta = [11, 17, 0x90, 6, 6, b'b', b'r', b'a', b'v', b'e', b' ', 0x91, 6, 5];
-        assert_eq!(result_size(&delta, 11).unwrap(), 17);
-        assert_eq!(apply(b"hello world", &delta).unwrap(), b"hello brave world");
-        for bad in [&delta[..13], &[11, 17, 0x90, 6], &[11, 1, 0], &[11, 4, 0x91, 9, 4]] {
-            assert!(apply(b"hello world", bad).is_err());
-        }
-        assert!(result_size(&delta, 12).is_err());
-    }
-
-    proptest! {
-        #[test]
-        fn a_delta_of_any_bytes_is_applied_or_refused(base in proptest::collection::vec(any::<u8>(), 0..200), delta in proptest::collection::vec(any::<u8>(), 0..200)) {
-            if let Ok(made) = apply(&base, &delta) {
-                prop_assert!(made.len() <= delta.len() * 0x1_0000);
-            }
-        }
-    }
 }
