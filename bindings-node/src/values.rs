@@ -299,7 +299,7 @@ impl From<&core::Facts> for Facts {
             adopted: facts.how == core::How::Adopted,
             setup: setup(facts.setup),
             joined: facts.joined,
-            restored: facts.restored.clone(),
+            restored: facts.restored.as_ref().and_then(|report| report.snapshot.clone()),
             duplicates: facts.duplicates.iter().map(ToString::to_string).collect(),
         }
     }
