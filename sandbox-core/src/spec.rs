@@ -164,6 +164,11 @@ impl Mount {
     pub fn host_dir_writable(path: impl Into<String>, host: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), source: MountSource::HostDir { path: host.into(), writable: true } }
     }
+
+    /// Mounts a volume of the provider, by its name, at `path`.
+    pub fn volume(path: impl Into<String>, name: impl Into<String>) -> Self {
+        Self { path: path.into(), source: MountSource::Volume { name: name.into() } }
+    }
 }
 
 /// How a sandbox is to be made. What a user sets; identity comes from [`Tags`].

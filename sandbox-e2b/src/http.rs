@@ -179,6 +179,21 @@ pub(crate) fn private(url: &str, allowed: bool) -> Result<()> {
     )))
 }
 
+/// Refuses a link through which others could read what is sent. The link itself is a secret: it may carry a signature.
+pub(crate) fn private_link(link: &str, allowed: bool) -> Result<()> {
+    match link.parse::<Uri>() {
+        Ok(uri) if uri.scheme().is_some() => private(&place(&uri), allowed),
+        _ => Err(Error::invalid_argument("the link that the server gave is not a URL")),
+    }
+}
+
+/// Returns where a URL leads, without what is asked there.
+fn place(uri: &Uri) -> String {
+    let scheme = uri.scheme_str().unwrap_or_default();
+    let authority = uri.authority().map(http::uri::Authority::as_str).unwrap_or_default();
+    format!("{scheme}://{authority}")
+}
+
 /// Opens connections for the client, by the transports that handles use too.
 #[derive(Clone, Default)]
 struct Connector {
@@ -188,9 +203,7 @@ struct Connector {
 
 impl Connector {
     fn transport(&self, uri: &Uri) -> Result<Arc<dyn Transport>> {
-        let scheme = uri.scheme_str().unwrap_or_default();
-        let authority = uri.authority().map(http::uri::Authority::as_str).unwrap_or_default();
-        let place = format!("{scheme}://{authority}");
+        let place = place(uri);
         let mut transports = self.transports.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(transport) = transports.get(&place) {
             return Ok(Arc::clone(transport));

@@ -48,8 +48,7 @@ fn recipe(context: &tempfile::TempDir) -> Recipe {
 fn add_build(proxy: &Proxy, status: &Value) {
     let created = json!({"templateID": "t1", "buildID": "b1", "public": false, "names": ["me/mine"], "tags": [], "aliases": []});
     proxy.add(answers(202, &created).with_path("/v3/templates"));
-    let link =
-        json!({"present": false, "url": format!("{}/upload", proxy.url()), "headers": {"x-meta": "1"}});
+    let link = json!({"present": false, "url": format!("{}/upload?signature=hush%2B&expires=1", proxy.url()), "headers": {"x-meta": "1"}});
     proxy.add(answers(201, &link).with_path("/templates/t1/files/*"));
     proxy.add(Rule::new(Fault::Answer(Answer::new(200))).with_path("/upload"));
     proxy.add(Rule::new(Fault::Answer(Answer::new(202))).with_path("/v2/templates/t1/builds/b1"));
@@ -90,6 +89,7 @@ async fn a_build_uploads_what_the_server_has_not_with_an_exact_length_and_starts
     let upload = at("/upload");
     assert_eq!(upload.headers["content-length"], upload.sent.to_string());
     assert_eq!(upload.headers["x-meta"], "1");
+    assert_eq!(upload.target, "/upload?signature=hush%2B&expires=1");
     assert!(!upload.headers.contains_key("transfer-encoding") && !upload.headers.contains_key("x-api-key"));
     let body = at("/v2/templates/t1/builds/b1").json().unwrap();
     assert_eq!((&body["fromImage"], &body["startCmd"]), (&json!("debian:12"), &json!("serve")));
@@ -97,6 +97,28 @@ async fn a_build_uploads_what_the_server_has_not_with_an_exact_length_and_starts
     assert_eq!((&copy["type"], &copy["args"]), (&json!("COPY"), &json!(["app.txt", "/srv/", "", ""])));
     let hash = copy["filesHash"].as_str().unwrap();
     assert!(sent.iter().any(|sent| sent.path() == format!("/templates/t1/files/{hash}")));
+}
+
+#[tokio::test]
+async fn files_go_to_no_other_machine_in_the_clear_and_the_link_is_not_told() {
+    let context = context();
+    for link in
+        ["http://files.example/up?signature=hush", "ftp://files.example/up?signature=hush", "signature=hush"]
+    {
+        let proxy = Proxy::alone().await.unwrap();
+        proxy.add(answers(201, &json!({"present": false, "url": link})).with_path("/templates/t1/files/*"));
+        add_build(&proxy, &ready());
+        let build =
+            provider(&proxy, None).templates().build(&recipe(&context), &BuildOptions::new("mine")).await;
+        let error = build.map(drop).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{link}: {error}");
+        assert!(!format!("{error:?}").contains("hush"), "{error:?}");
+        assert_eq!(
+            proxy.count(|sent| sent.path().starts_with("/v2/templates")),
+            0,
+            "nothing is built without them"
+        );
+    }
 }
 
 #[tokio::test]

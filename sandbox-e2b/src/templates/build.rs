@@ -15,7 +15,7 @@ use super::context::{self, Selection};
 use super::recipe::{From, Instruction, Recipe};
 use crate::control::{Ask, SharedControl, encoded};
 use crate::error::{Call, NAME};
-use crate::http::{private, request, streamed};
+use crate::http::{private_link, request, streamed};
 use crate::wire::{
     Build, BuildStatus, BuildStatusAnswer, CreatedTemplate, FileUpload, NewTemplate, Step, StepKind,
 };
@@ -272,7 +272,8 @@ impl TemplateBuild {
         let url = link
             .url
             .ok_or_else(|| call.unreadable("the server has not the files and says not where they go"))?;
-        private(url.expose(), self.control.config.allow_plaintext)?;
+        private_link(url.expose(), self.control.config.allow_plaintext)
+            .map_err(|error| self.named(error.at(NAME, "upload")))?;
         let source = PathBuf::from(&files.source);
         let packed = tokio::task::spawn_blocking(move || files.pack()).await;
         let (file, length) = packed.map_err(|error| {
