@@ -69,8 +69,10 @@ pub(crate) fn of(scan: &Scan, workspace: &Workspace, options: &CaptureOptions) -
             }
         }
     }
-    let told: HashSet<WorkPath> = side.skipped.iter().map(|skipped| skipped.path.clone()).collect();
-    side.skipped.extend(options.older.iter().filter(|older| !told.contains(&older.path)).cloned());
+    if !options.older.is_empty() {
+        let told: HashSet<WorkPath> = side.skipped.iter().map(|skipped| skipped.path.clone()).collect();
+        side.skipped.extend(options.older.iter().filter(|older| !told.contains(&older.path)).cloned());
+    }
     Ok(side)
 }
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures_util::StreamExt;
 use hyper::body::{Body, Frame, Incoming};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::{Connected, Connection};
@@ -34,6 +35,9 @@ const ANSWER: Duration = Duration::from_secs(30);
 const SLOWEST: u64 = 64 << 10;
 /// Longest time between two pieces of an answer's body.
 const PIECE: Duration = Duration::from_secs(60);
+
+/// How much of a refusal is kept.
+const SAID: usize = 8 << 10;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -82,6 +86,10 @@ struct Requests {
 #[async_trait]
 impl HttpService for Requests {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let is_listing = request.method() == http::Method::GET
+            && request.uri().query().is_some_and(|query| {
+                query.split('&').any(|part| matches!(part, "list-type=2" | "comp=list"))
+            });
         let sending = Duration::from_secs(request.body().content_length() as u64 / SLOWEST);
         let answer = tokio::time::timeout(ANSWER + sending, self.client.request(request))
             .await
@@ -93,8 +101,42 @@ impl HttpService for Requests {
             })?;
         let (parts, body) = answer.into_parts();
         let body = HttpResponseBody::new(Patient { body, ends: None });
+        let status = parts.status.as_u16();
+        // Of one object the library has a type for these.
+        let has_type = !is_listing && matches!(status, 401 | 403 | 404 | 409 | 412 | 416);
+        if parts.status.is_client_error() && !has_type && !matches!(status, 408 | 429) {
+            let text = beginning(body).await;
+            return Err(HttpError::new(HttpErrorKind::Unknown, Refused { status, text }));
+        }
         Ok(HttpResponse::from_parts(parts, body))
     }
+}
+
+/// A request that the server refuses in a way that the library has no type for.
+#[derive(Debug)]
+pub(super) struct Refused {
+    pub(super) status: u16,
+    text: String,
+}
+
+impl std::fmt::Display for Refused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "the server answered {}: {}", self.status, self.text)
+    }
+}
+
+impl std::error::Error for Refused {}
+
+/// What a refusal begins with, as far as it comes.
+async fn beginning(body: HttpResponseBody) -> String {
+    let (mut pieces, mut text) = (body.bytes_stream(), Vec::new());
+    while text.len() < SAID
+        && let Some(Ok(piece)) = pieces.next().await
+    {
+        text.extend_from_slice(&piece);
+    }
+    text.truncate(SAID);
+    String::from_utf8_lossy(&text).into_owned()
 }
 
 /// A body that fails where its sender falls silent.

@@ -330,13 +330,12 @@ impl Store {
             Failure::Precondition { .. } => (ErrorKind::Conflict, true),
             Failure::InvalidPath { .. } => (ErrorKind::InvalidArgument, false),
             Failure::NotSupported { .. } | Failure::NotImplemented { .. } => (ErrorKind::Unsupported, false),
-            // Of a listing the library says no more than that it failed.
-            _ => match refusal(&failure) {
+            _ => match refused(&failure) {
                 Some(401) => (ErrorKind::Unauthenticated, false),
                 Some(403) => (ErrorKind::PermissionDenied, false),
                 Some(404) => (ErrorKind::NotFound, false),
-                Some(status) if !matches!(status, 408 | 429) => (ErrorKind::Unexpected, false),
-                _ => (ErrorKind::Unavailable, true),
+                Some(_) => (ErrorKind::Unexpected, false),
+                None => (ErrorKind::Unavailable, true),
             },
         };
         let message = match kind {
@@ -421,12 +420,17 @@ async fn read_part(file: &FilePath, at: u64, bytes: u64) -> Result<Bytes> {
     .await
 }
 
-/// The status by which a server has refused a request, 400 to 499. The library has no other word of it than this text.
-fn refusal(failure: &object_store::Error) -> Option<u16> {
-    const SAID: &str = "Server returned non-2xx status code: ";
-    let text = failure.to_string();
-    let status = text.get(text.find(SAID)? + SAID.len()..)?.get(..3)?.parse().ok()?;
-    (400..500).contains(&status).then_some(status)
+/// The status by which a server has refused a request that the library has no type for.
+#[cfg(feature = "https")]
+fn refused(failure: &object_store::Error) -> Option<u16> {
+    let first: &dyn std::error::Error = failure;
+    let mut chain = std::iter::successors(Some(first), |failure| failure.source());
+    chain.find_map(|failure| failure.downcast_ref::<super::http::Refused>()).map(|refused| refused.status)
+}
+
+#[cfg(not(feature = "https"))]
+fn refused(_: &object_store::Error) -> Option<u16> {
+    None
 }
 
 /// What a server said, in one line that is not too long.
