@@ -184,6 +184,9 @@ async fn victim() {
             vault.restore(id, &out, options).await.unwrap();
         }
     }
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().split(' ').next()).unwrap();
+    assert!(peak.parse::<u64>().unwrap() < 300 << 10, "a peak of {peak} KiB of memory");
 }
 
 /// Prunes, collects and looks at everything, at the same time as the victim works.

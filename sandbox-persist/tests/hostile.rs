@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use sandhold_persist::{
     AdoptOptions, BundleOptions, CaptureOptions, Examined, GcOptions, ImportOptions, Mirror, MirrorConfig,
-    MirrorTarget, OnDirty, PersistConfig, RepoKey, RepositoryRepairOptions, RestoreOptions, Retention,
-    RunOutcome, Snapshot, Survive, Vault, VaultConfig, VerifyLevel, VerifyOptions,
+    MirrorTarget, OnDirty, OnUnfit, PersistConfig, RepoKey, RepositoryRepairOptions, RestoreOptions,
+    Retention, RunOutcome, Snapshot, Survive, Vault, VaultConfig, VerifyLevel, VerifyOptions,
 };
 use seccompiler::{
     SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
@@ -360,4 +360,29 @@ async fn a_tree_that_reaches_out_is_refused_before_anything_is_written() {
         assert_eq!(refused.reason(), Some("hostile_tree"), "{entries:?}: {refused}");
         assert!(!target.exists(), "{entries:?}");
     }
+}
+
+#[tokio::test]
+async fn a_name_that_the_target_has_not_is_refused_by_name_or_gets_another() {
+    let (dir, long) = (tempfile::tempdir().unwrap(), "x".repeat(300));
+    let id = plant(dir.path(), &[("100644", "fine", "blob"), ("100644", &long, "blob")]).await;
+    let (vault, target) = (open(dir.path()).await, dir.path().join("target"));
+    // As a restore leaves it that was killed while it tried names out.
+    fs::create_dir_all(target.join(".sandhold-restore-names")).unwrap();
+    fs::write(target.join(".sandhold-restore-names/tried"), "").unwrap();
+    let refused = vault.restore(&id, &target, RestoreOptions::new()).await.unwrap_err();
+    assert_eq!(refused.reason(), Some("unfit_name"), "{refused}");
+    assert!(refused.message().contains(&long), "{refused}");
+    assert_eq!(fs::read_dir(&target).unwrap().count(), 0, "something was written");
+
+    let options = || RestoreOptions::new().with_on_unfit(OnUnfit::Rename);
+    let restored = vault.restore(&id, &target, options()).await.unwrap();
+    let [(from, to)] = &restored.renamed[..] else { panic!("{restored:?}") };
+    assert_eq!((from.to_string(), restored.written), (long, 2));
+    for name in ["fine".to_owned(), to.to_string()] {
+        assert_eq!(fs::read(target.join(name)).unwrap(), b"content");
+    }
+    let again = vault.restore(&id, &target, options()).await.unwrap();
+    assert_eq!((again.written, again.untouched, again.deleted), (0, 2, 0));
+    assert_eq!(fs::read_dir(&target).unwrap().count(), 2);
 }

@@ -295,6 +295,18 @@ mod tests {
     }
 
     #[test]
+    fn a_file_system_says_of_each_name_what_it_is_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let fd = beneath::open_root(dir.path()).unwrap();
+        let long = [b'x'; 256];
+        let names: [&[u8]; 4] = [b"one", b"caf\xe9\n*", b"one", &long];
+        let told = try_out(fd.as_fd(), &names).unwrap();
+        use Outcome::{Fits, Not, Same};
+        assert_eq!(told, [Fits, Fits, Same(Some(0)), Not(Errno::NAMETOOLONG)]);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
     fn names_that_are_one_on_the_target_are_refused_with_both() {
         let mut both = wanted(&[b"docs/README", b"docs/Readme", b"x"], &[b"docs"]);
         let refused = settled(&mut both, OnUnfit::Refuse).unwrap_err();
