@@ -16,7 +16,7 @@ use crate::provider::{AsyncE2bProvider, E2bProvider};
 use crate::source;
 use crate::stream::{self, AsyncDownload, AsyncItems, Download, Items};
 use crate::templates::{AsyncTemplates, Templates};
-use crate::twins::twins;
+use crate::twins::{Nothing, twins};
 use crate::values::{destroyed, values};
 
 values! {
@@ -242,7 +242,7 @@ twins! {
 
     /// Replaces the whole network policy of a running sandbox.
     #[pyo3(signature = (id, **options))]
-    fn update_network_policy(py, this, id: String, **options) -> (), () {
+    fn update_network_policy(py, this, id: String, **options) -> (), Nothing {
         let mut given = Options::new(py, "update_network_policy", options)?;
         let policy = NetworkUpdate {
             allow_out: given.take("allow_out")?,
@@ -442,7 +442,7 @@ twins! {
     }
 
     /// Removes a path with all that is in it.
-    fn remove(py, this, path: String) -> (), () {
+    fn remove(py, this, path: String) -> (), Nothing {
         let _ = py;
         let content = this.0.clone();
         async move { content.remove(&path).await }

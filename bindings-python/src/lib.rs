@@ -79,7 +79,7 @@ mod _native {
     #[pymodule_export]
     use crate::snapshots::{
         Bundle, BundleHeader, Collected, Examined, Flaw, Imported, Missing, Promise, Pruned, Receipt,
-        RemoteCopy, Repaired, Restored, RestoredBranch, Snapshot, Unfinished,
+        RemoteCopy, Repaired, RepositoryRepaired, Restored, RestoredBranch, Snapshot, Unfinished,
     };
     #[pymodule_export]
     use crate::stream::{AsyncDownload, AsyncEvents, AsyncItems, AsyncWatch, Download, Events, Items, Watch};

@@ -14,7 +14,7 @@ use crate::convert::{Options, one_of, seconds};
 use crate::errors::raised;
 use crate::options::set;
 use crate::snapshots::{Restored, Snapshot, provenance, texts};
-use crate::twins::twins;
+use crate::twins::{Nothing, twins};
 use crate::values::values;
 use crate::vault::{Store, repo_key, restore_options, snap_id};
 
@@ -104,6 +104,7 @@ impl MirrorConfig {
         let mut target = GcsTarget::new(bucket);
         target.endpoint = given.take("endpoint")?;
         set(&mut target.service_account_env, given.take("service_account_env")?);
+        set(&mut target.access_token_env, given.take("access_token_env")?);
         Self::of(MirrorTarget::Gcs(target), given)
     }
 
@@ -120,6 +121,7 @@ impl MirrorConfig {
         let mut target = AzureTarget::new(account, container);
         target.endpoint = given.take("endpoint")?;
         set(&mut target.access_key_env, given.take("access_key_env")?);
+        set(&mut target.sas_token_env, given.take("sas_token_env")?);
         Self::of(MirrorTarget::Azure(target), given)
     }
 
@@ -285,7 +287,7 @@ twins! {
     impl Mirror, AsyncMirror;
 
     /// Finds out whether it can be reached, written and read.
-    fn check(py, this) -> (), () {
+    fn check(py, this) -> (), Nothing {
         let _ = py;
         let mirror = this.0.clone();
         async move { mirror.check().await }
@@ -313,7 +315,7 @@ twins! {
     }
 
     /// Deletes a bundle that no manifest speaks of.
-    fn delete_orphan(py, this, orphan: Py<Orphan>) -> (), () {
+    fn delete_orphan(py, this, orphan: Py<Orphan>) -> (), Nothing {
         let _ = py;
         let mirror = this.0.clone();
         async move { mirror.delete_orphan(&orphan.get().0).await }

@@ -15,7 +15,7 @@ use tokio::sync::{Mutex, oneshot};
 use crate::convert::{self, Options, extract};
 use crate::errors::{self, invalid_argument};
 use crate::runtime;
-use crate::twins::twins;
+use crate::twins::{Nothing, twins};
 use crate::values::{ExitStatus, Output};
 
 /// How a foreground command runs.
@@ -252,7 +252,7 @@ twins! {
     }
 
     /// Writes to the standard input or to the terminal; a text is written as UTF-8.
-    fn write(py, this, data: &Bound<'_, PyAny>) -> (), () {
+    fn write(py, this, data: &Bound<'_, PyAny>) -> (), Nothing {
         let _ = py;
         let data = bytes("write", "data", data)?;
         let running = Arc::clone(&this.0);
@@ -260,14 +260,14 @@ twins! {
     }
 
     /// Closes the standard input; a second time is no error.
-    fn close_stdin(py, this) -> (), () {
+    fn close_stdin(py, this) -> (), Nothing {
         let _ = py;
         let running = Arc::clone(&this.0);
         async move { running.control.close_stdin().await }
     }
 
     /// Changes the size of the terminal.
-    fn resize(py, this, cols: u16, rows: u16) -> (), () {
+    fn resize(py, this, cols: u16, rows: u16) -> (), Nothing {
         if cols == 0 || rows == 0 {
             return Err(invalid_argument(py, if cols == 0 { "cols" } else { "rows" }, "is 0; give 1 or more"));
         }

@@ -24,7 +24,7 @@ use crate::options::{NETWORKS, set};
 use crate::registry::owner_or_default;
 use crate::stream::{self, AsyncItems, Items};
 use crate::templates::DefaultTemplate;
-use crate::twins::twins;
+use crate::twins::{Nothing, twins};
 use crate::values;
 
 macro_rules! faces {
@@ -145,7 +145,7 @@ twins! {
     }
 
     /// Sets the lease of a sandbox to end so many seconds from now.
-    fn set_lease(py, this, id: String, lease: f64) -> (), () {
+    fn set_lease(py, this, id: String, lease: f64) -> (), Nothing {
         let lease = seconds(py, "lease", lease)?;
         let provider = Arc::clone(&this.0);
         async move { provider.set_lease(&SandboxId::new(id), lease).await }
@@ -215,7 +215,7 @@ twins! {
     }
 
     /// Changes what the processes of a running sandbox see of the network.
-    fn update_network(py, this, id: String, network: &str) -> (), () {
+    fn update_network(py, this, id: String, network: &str) -> (), Nothing {
         let network = one_of(py, "network", network, &NETWORKS)?;
         let provider = Arc::clone(&this.0);
         async move { provider.update_network(&SandboxId::new(id), network).await }

@@ -16,7 +16,7 @@ use crate::convert::{self, seconds};
 use crate::hooks::Followed;
 use crate::process::{self, AsyncProcess, Process};
 use crate::stream::{AsyncDownload, AsyncWatch, Download, Watch};
-use crate::twins::twins;
+use crate::twins::{Nothing, twins};
 use crate::{options, source, values};
 
 /// A sandbox with what is known of its acquire, before it has a face.
@@ -161,7 +161,7 @@ impl AsyncSandbox {
         _raised: &Bound<'py, pyo3::types::PyTuple>,
     ) -> PyResult<Bound<'py, PyAny>> {
         self.detach();
-        crate::runtime::spawn(py, async { Ok(()) })
+        crate::runtime::spawn(py, async { Ok(Nothing) })
     }
 }
 
@@ -336,7 +336,7 @@ twins! {
 
     /// Removes a file, or a directory with all that is in it; a missing one is no error.
     #[pyo3(signature = (path, *, user = None))]
-    fn remove(py, this, path: String, user: Option<String>) -> (), () {
+    fn remove(py, this, path: String, user: Option<String>) -> (), Nothing {
         let _ = py;
         let sandbox = this.0.sandbox.clone();
         async move { sandbox.remove(&path, by(user)).await }
@@ -367,14 +367,14 @@ twins! {
     }
 
     /// Has the persist hook save its work now.
-    fn save(py, this) -> (), () {
+    fn save(py, this) -> (), Nothing {
         let _ = py;
         let sandbox = this.0.sandbox.clone();
         async move { sandbox.save().await }
     }
 
     /// Resumes it; no effect on a running one.
-    fn resume(py, this) -> (), () {
+    fn resume(py, this) -> (), Nothing {
         let _ = py;
         let sandbox = this.0.sandbox.clone();
         async move { sandbox.resume().await }
@@ -396,7 +396,7 @@ twins! {
 
     /// Sets the lease to end so many seconds from now.
     #[pyo3(signature = (lease))]
-    fn set_lease(py, this, lease: f64) -> (), () {
+    fn set_lease(py, this, lease: f64) -> (), Nothing {
         let lease = seconds(py, "lease", lease)?;
         let sandbox = this.0.sandbox.clone();
         async move { sandbox.set_lease(lease).await }

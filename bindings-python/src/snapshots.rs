@@ -132,6 +132,8 @@ values! {
         deleted: u64,
         /// The snapshot of what was there before.
         saved: Option<String>,
+        /// What has another name there than in the snapshot, and which.
+        renamed: Vec<(OsString, OsString)>,
         /// Submodules whose repositories have to be fetched.
         submodules: Vec<OsString>,
         /// What else whoever restores should know.
@@ -247,6 +249,18 @@ values! {
         /// Snapshots that stay though a limit would have them go, and why: `last_good`, `live`, `not_mirrored`,
         /// `restoring` or `moved`.
         kept: BTreeMap<String, &'static str>,
+    }
+
+    /// What was done to the repository of a workspace, and what was left to its user.
+    RepositoryRepaired {
+        /// The directory of git of a linked worktree, where it was gone and was made again.
+        worktree: Option<PathBuf>,
+        /// Locks that were removed, by their names.
+        locks: Vec<String>,
+        /// Locks that are too young: somebody may be at work.
+        held: Vec<String>,
+        /// What is going on there, and is never touched: `merge`, `rebase`, `cherry_pick`, `revert` or `bisect`.
+        in_progress: Vec<&'static str>,
     }
 
     /// What a repair did.
@@ -393,6 +407,7 @@ impl From<persist::Restored> for Restored {
             untouched: done.untouched,
             deleted: done.deleted,
             saved: text(done.saved),
+            renamed: done.renamed.iter().map(|(from, to)| (path(from), path(to))).collect(),
             submodules: paths(&done.submodules),
             warnings: done.warnings,
         }
@@ -510,6 +525,24 @@ impl From<persist::Repaired> for Repaired {
             packs: done.packs,
             lost: texts(done.lost),
             incomplete: texts(done.incomplete),
+        }
+    }
+}
+
+impl From<persist::RepositoryRepaired> for RepositoryRepaired {
+    fn from(done: persist::RepositoryRepaired) -> Self {
+        let word = |going_on| match going_on {
+            persist::InProgress::Merge => "merge",
+            persist::InProgress::Rebase => "rebase",
+            persist::InProgress::CherryPick => "cherry_pick",
+            persist::InProgress::Revert => "revert",
+            _ => "bisect",
+        };
+        Self {
+            worktree: done.worktree,
+            locks: done.locks,
+            held: done.held,
+            in_progress: done.in_progress.into_iter().map(word).collect(),
         }
     }
 }

@@ -10,6 +10,7 @@ use sandhold_core::{Lagged, Result, ResultStream};
 use tokio::sync::{Mutex, watch};
 
 use crate::runtime;
+use crate::twins::Nothing;
 use crate::values::{Event, WatchEvent};
 
 /// A stream whose readers take turns, and which whoever holds it can end.
@@ -146,7 +147,7 @@ macro_rules! faces {
                 _raised: &Bound<'py, pyo3::types::PyTuple>,
             ) -> PyResult<Bound<'py, PyAny>> {
                 self.stream.close();
-                runtime::spawn(py, async { Ok(()) })
+                runtime::spawn(py, async { Ok(Nothing) })
             }
         }
     )+};

@@ -16,7 +16,7 @@ use crate::facts::LogLine;
 use crate::options::set;
 use crate::runtime;
 use crate::stream::{self, AsyncItems, Items};
-use crate::twins::twins;
+use crate::twins::{Nothing, twins};
 use crate::values::{destroyed, values};
 
 values! {
@@ -432,7 +432,7 @@ twins! {
     }
 
     /// Says whether other accounts may use a template.
-    fn set_public(py, this, name: String, public: bool) -> (), () {
+    fn set_public(py, this, name: String, public: bool) -> (), Nothing {
         let _ = py;
         let templates = this.0.clone();
         async move { templates.set_public(&name, public).await }
@@ -456,7 +456,7 @@ twins! {
     }
 
     /// Takes tags away from a template.
-    fn remove_tags(py, this, name: String, tags: Vec<String>) -> (), () {
+    fn remove_tags(py, this, name: String, tags: Vec<String>) -> (), Nothing {
         let _ = py;
         let templates = this.0.clone();
         async move {
@@ -516,7 +516,7 @@ twins! {
     }
 
     /// Waits for the end.
-    fn wait(py, this) -> (), () {
+    fn wait(py, this) -> (), Nothing {
         let _ = py;
         let build = this.0.clone();
         async move { build.wait().await }

@@ -1,5 +1,9 @@
 //! The two faces of every call: one that waits, and one that event loops await.
 
+use std::convert::Infallible;
+
+use pyo3::prelude::*;
+
 /// Writes methods once for a class that waits and its twin for event loops.
 ///
 /// A body reads its arguments and ends with the future of a core result, which becomes the type of each face. Each class
@@ -40,3 +44,22 @@ macro_rules! twins {
 }
 
 pub(crate) use twins;
+
+/// What a call answers that answers nothing: None for those who await it, where `()` would be an empty tuple.
+pub(crate) struct Nothing;
+
+impl From<()> for Nothing {
+    fn from((): ()) -> Self {
+        Self
+    }
+}
+
+impl<'py> IntoPyObject<'py> for Nothing {
+    type Target = PyAny;
+    type Output = Bound<'py, PyAny>;
+    type Error = Infallible;
+
+    fn into_pyobject(self, py: Python<'py>) -> Result<Self::Output, Infallible> {
+        Ok(py.None().into_bound(py))
+    }
+}

@@ -13,8 +13,8 @@ use sandhold_core::Result;
 use sandhold_persist as persist;
 use sandhold_persist::{
     AdoptOptions, BundleLimits, BundleOptions, CaptureOptions, GcOptions, ImportOptions, Label, ObjectId,
-    OnDirty, Phase, ProgressFn, RemoteWorkspace, RepoKey, RestoreOptions, Retention, RunOutcome, SnapId,
-    Survive, VaultConfig, VerifyDepth, VerifyOptions, WorkPath,
+    OnDirty, OnUnfit, Phase, ProgressFn, RemoteWorkspace, RepoKey, RepositoryRepairOptions, RestoreOptions,
+    Retention, RunOutcome, SnapId, Survive, VaultConfig, VerifyDepth, VerifyOptions, WorkPath,
 };
 use tokio::sync::OnceCell;
 
@@ -24,8 +24,8 @@ use crate::options::set;
 use crate::runtime;
 use crate::sandbox;
 use crate::snapshots::{
-    Bundle, BundleHeader, Collected, Examined, Imported, Pruned, Repaired, Restored, RestoredBranch,
-    Snapshot, Unfinished, side,
+    Bundle, BundleHeader, Collected, Examined, Imported, Pruned, Repaired, RepositoryRepaired, Restored,
+    RestoredBranch, Snapshot, Unfinished, side,
 };
 use crate::twins::twins;
 
@@ -355,6 +355,22 @@ twins! {
         async move { store.open().await?.repair(budget).await.map(Repaired::from) }
     }
 
+    /// Puts right what keeps git from working in a workspace: old locks, and with `main` the directory of git that a linked
+    /// worktree of that repository has lost.
+    #[pyo3(signature = (workspace, *, main = None, head = None, lock_age = None))]
+    fn repair_repository(
+        py, this, workspace: PathBuf, main: Option<PathBuf>, head: Option<String>, lock_age: Option<f64>,
+    ) -> RepositoryRepaired, RepositoryRepaired {
+        let mut options = RepositoryRepairOptions::new();
+        (options.main, options.head) = (main, head);
+        set(&mut options.lock_age, lock_age.map(|age| seconds(py, "lock_age", age)).transpose()?);
+        let store = Arc::clone(&this.0);
+        async move {
+            let done = store.open().await?.repair_repository(workspace, options).await;
+            done.map(RepositoryRepaired::from)
+        }
+    }
+
     /// Begins snapshots that accompany a run. Nothing is captured yet.
     #[pyo3(signature = (workspace, **options))]
     fn begin(py, this, workspace: PathBuf, **options) -> Session, AsyncSession {
@@ -536,6 +552,8 @@ pub(crate) fn restore_options(
     let mut options = RestoreOptions::new();
     let words = [("refuse", OnDirty::Refuse), ("capture", OnDirty::Capture)];
     set(&mut options.on_dirty, given.word("on_dirty", &words)?);
+    let words = [("refuse", OnUnfit::Refuse), ("rename", OnUnfit::Rename)];
+    set(&mut options.on_unfit, given.word("on_unfit", &words)?);
     set(&mut options.sync, given.take("sync")?);
     options.budget = given.seconds("budget")?;
     options.threads = given.take("threads")?;

@@ -238,6 +238,7 @@ class _RestoreOptions(TypedDict, total=False):
     """How a snapshot is written back. `progress` is told phase, files, files in all and bytes."""
 
     on_dirty: Literal["refuse", "capture"] | None
+    on_unfit: Literal["refuse", "rename"] | None
     sync: bool | None
     budget: float | None
     threads: int | None
@@ -304,11 +305,13 @@ class _S3Options(_MirrorOptions, total=False):
 class _GcsOptions(_MirrorOptions, total=False):
     endpoint: str | None
     service_account_env: str | None
+    access_token_env: str | None
 
 @type_check_only
 class _AzureOptions(_MirrorOptions, total=False):
     endpoint: str | None
     access_key_env: str | None
+    sas_token_env: str | None
 
 @type_check_only
 class _VaultHookOptions(TypedDict, total=False):
@@ -416,6 +419,7 @@ __all__ = [
     "Registry",
     "RemoteCopy",
     "Repaired",
+    "RepositoryRepaired",
     "RestoreReport",
     "Restored",
     "RestoredBranch",
@@ -1213,6 +1217,10 @@ class Restored:
         """The snapshot of what was there before."""
         ...
     @property
+    def renamed(self) -> list[tuple[str, str]]:
+        """What has another name there than in the snapshot, and which."""
+        ...
+    @property
     def submodules(self) -> list[str]:
         """Submodules whose repositories have to be fetched."""
         ...
@@ -1412,6 +1420,27 @@ class Pruned:
     @property
     def kept(self) -> dict[str, Literal["last_good", "live", "not_mirrored", "restoring", "moved"]]:
         """Snapshots that stay though a limit would have them go, and why: `last_good`, `live`, `not_mirrored`, `restoring` or `moved`."""
+        ...
+
+@final
+class RepositoryRepaired:
+    """What was done to the repository of a workspace, and what was left to its user."""
+
+    @property
+    def worktree(self) -> Path | None:
+        """The directory of git of a linked worktree, where it was gone and was made again."""
+        ...
+    @property
+    def locks(self) -> list[str]:
+        """Locks that were removed, by their names."""
+        ...
+    @property
+    def held(self) -> list[str]:
+        """Locks that are too young: somebody may be at work."""
+        ...
+    @property
+    def in_progress(self) -> list[Literal["merge", "rebase", "cherry_pick", "revert", "bisect"]]:
+        """What is going on there, and is never touched."""
         ...
 
 @final
@@ -2722,6 +2751,9 @@ class Vault:
     def repair(self, *, budget: float | None = None) -> Repaired:
         """Makes whole what can be made whole again, and throws nothing away."""
         ...
+    def repair_repository(self, workspace: _Path, *, main: _Path | None = None, head: str | None = None, lock_age: float | None = None) -> RepositoryRepaired:
+        """Puts right what keeps git from working in a workspace: old locks, and with `main` the directory of git that a linked worktree of that repository has lost."""
+        ...
     def begin(self, workspace: _Path, **options: Unpack[_CaptureOptions]) -> Session:
         """Begins snapshots that accompany a run. Nothing is captured yet."""
         ...
@@ -2810,6 +2842,9 @@ class AsyncVault:
         ...
     async def repair(self, *, budget: float | None = None) -> Repaired:
         """Makes whole what can be made whole again, and throws nothing away."""
+        ...
+    async def repair_repository(self, workspace: _Path, *, main: _Path | None = None, head: str | None = None, lock_age: float | None = None) -> RepositoryRepaired:
+        """Puts right what keeps git from working in a workspace: old locks, and with `main` the directory of git that a linked worktree of that repository has lost."""
         ...
     async def begin(self, workspace: _Path, **options: Unpack[_CaptureOptions]) -> AsyncSession:
         """Begins snapshots that accompany a run. Nothing is captured yet."""
