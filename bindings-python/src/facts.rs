@@ -50,6 +50,12 @@ values! {
         signal_tree: bool,
         /// Host directories can be mounted.
         host_mounts: bool,
+        /// The sandbox reaches no further than `network` says.
+        egress_policy: bool,
+        /// Ports that the provider exposes to the network ask for a token.
+        port_auth: bool,
+        /// Input and output of commands are bytes, and arrive as they are.
+        binary_exec: bool,
     }
 
     /// A snapshot that a provider keeps.
@@ -119,6 +125,9 @@ impl From<core::Capabilities> for Capabilities {
             retained_output: can.retained_output,
             signal_tree: can.signal_tree,
             host_mounts: can.host_mounts,
+            egress_policy: can.egress_policy,
+            port_auth: can.port_auth,
+            binary_exec: can.binary_exec,
         }
     }
 }

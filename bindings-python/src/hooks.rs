@@ -233,6 +233,7 @@ impl Followed {
 
 /// The hooks of a host or of an acquire.
 pub(crate) struct PyHooks {
+    secrets: Option<Callback>,
     on_start: Option<Callback>,
     on_resume: Option<Callback>,
     on_stop: Option<Callback>,
@@ -246,6 +247,7 @@ pub(crate) struct PyHooks {
 impl PyHooks {
     /// Takes the hooks out of keyword arguments; `None` where there are none.
     pub(crate) fn take(py: Python<'_>, given: &mut Options<'_>) -> PyResult<Option<Arc<Self>>> {
+        let secrets = Callback::take(given, "secrets")?;
         let on_start = Callback::take(given, "on_start")?;
         let on_resume = Callback::take(given, "on_resume")?;
         let on_stop = Callback::take(given, "on_stop")?;
@@ -253,12 +255,15 @@ impl PyHooks {
         let on_event = Callback::take(given, "on_event")?;
         let setup_version = given.take("setup_version")?.unwrap_or(1);
         let every_start = given.take("runs_on_every_start")?.unwrap_or(false);
-        let any = [&on_start, &on_resume, &on_stop, &on_destroy, &on_event].into_iter().any(Option::is_some);
+        let any = [&secrets, &on_start, &on_resume, &on_stop, &on_destroy, &on_event]
+            .into_iter()
+            .any(Option::is_some);
         if !any {
             return Ok(None);
         }
         let events = on_event.map(|callback| tell(py, callback)).transpose()?;
         let hooks = Self {
+            secrets,
             on_start,
             on_resume,
             on_stop,
@@ -297,6 +302,12 @@ fn tell(py: Python<'_>, callback: Callback) -> PyResult<mpsc::UnboundedSender<co
     Ok(sender)
 }
 
+/// Reads the files that a hook wants fresh.
+fn fresh_files(returned: &Bound<'_, PyAny>) -> PyResult<Vec<core::FreshFile>> {
+    let files = returned.extract::<Option<Vec<Py<FreshFile>>>>()?.unwrap_or_default();
+    Ok(files.iter().map(|file| file.get().0.clone()).collect())
+}
+
 pub(crate) fn tuple<'py, T: IntoPyObject<'py>>(
     py: Python<'py>,
     items: impl IntoIterator<Item = T, IntoIter: ExactSizeIterator>,
@@ -328,6 +339,13 @@ impl core::Hooks for PyHooks {
         self.every_start
     }
 
+    async fn secrets(&self, sandbox: &core::Sandbox) -> Result<Vec<core::FreshFile>> {
+        let Some(callback) = &self.secrets else { return Ok(Vec::new()) };
+        let sandbox = sandbox.clone();
+        let arguments = move |py: Python<'_>, is_async: bool| tuple(py, [face(py, sandbox, is_async)?]);
+        callback.call(self.followed.event_loop(), arguments, fresh_files).await
+    }
+
     async fn on_start(&self, start: core::Start) -> Result<()> {
         let Some(callback) = &self.on_start else { return Ok(()) };
         let arguments = move |py: Python<'_>, is_async: bool| {
@@ -349,11 +367,7 @@ impl core::Hooks for PyHooks {
             let memory = memory.as_str().into_pyobject(py)?.into_any();
             tuple(py, [face(py, sandbox, is_async)?, memory])
         };
-        let read = |returned: &Bound<'_, PyAny>| {
-            let files = returned.extract::<Option<Vec<Py<FreshFile>>>>()?.unwrap_or_default();
-            Ok(files.iter().map(|file| file.get().0.clone()).collect())
-        };
-        callback.call(self.followed.event_loop(), arguments, read).await
+        callback.call(self.followed.event_loop(), arguments, fresh_files).await
     }
 
     async fn on_stop(&self, sandbox: &core::Sandbox) -> Result<()> {

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::errors::invalid_argument;
 
 /// Data without a class of its own.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Json(pub(crate) Value);
 
 impl Json {

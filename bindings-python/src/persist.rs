@@ -16,6 +16,7 @@ use sandhold_persist::{Mirror, VaultConfig, VaultHook as Hook};
 use crate::convert::{Options, extract, seconds};
 use crate::errors::raised;
 use crate::hooks::{Callback, Followed, face, tuple};
+use crate::json::{self, Json};
 use crate::mirror::{self, MirrorConfig};
 use crate::runtime;
 use crate::settings::PersistConfig;
@@ -128,14 +129,17 @@ impl VaultHook {
 pub(crate) struct RestoreReport {
     /// The snapshot that was put back; None when there was none.
     snapshot: Option<String>,
+    /// What was promised to survive, and was found there again, as whoever took the snapshot says it.
+    receipt: Option<Json>,
 }
 
 #[pymethods]
 impl RestoreReport {
     #[new]
-    #[pyo3(signature = (snapshot = None))]
-    fn new(snapshot: Option<String>) -> Self {
-        Self { snapshot }
+    #[pyo3(signature = (snapshot = None, *, receipt = None))]
+    fn new(snapshot: Option<String>, receipt: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
+        let receipt = receipt.map(|receipt| json::read("receipt", receipt)).transpose()?;
+        Ok(Self { snapshot, receipt: receipt.map(Json) })
     }
 
     fn __repr__(&self) -> String {
@@ -233,8 +237,11 @@ impl PersistHook for PyPersist {
                 return Ok(core::RestoreReport::default());
             }
             let report = extract::<Py<RestoreReport>>("restore", "returned", returned)?;
-            let snapshot = report.get().snapshot.clone();
-            Ok(snapshot.map_or_else(core::RestoreReport::default, core::RestoreReport::restored))
+            let report = report.get();
+            let mut told = core::RestoreReport::default();
+            told.snapshot = report.snapshot.clone();
+            told.receipt = report.receipt.clone().map(|receipt| receipt.0);
+            Ok(told)
         };
         self.restore.call(self.followed.event_loop(), arguments, read).await
     }

@@ -8,6 +8,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use sandhold_core as core;
 
+use crate::json::Json;
+
 /// Makes frozen classes whose fields can be read, and which show them.
 macro_rules! values {
     ($($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident: $type:ty,)+ })+) => {$(
@@ -184,6 +186,8 @@ values! {
         joined: bool,
         /// The snapshot that was put back.
         restored: Option<String>,
+        /// What was promised to survive at that snapshot, and was found there again.
+        receipt: Option<Json>,
         /// Other sandboxes of this key that were found and left alone.
         duplicates: Vec<String>,
     }
@@ -354,6 +358,7 @@ impl From<&core::Facts> for Facts {
             setup: setup(facts.setup),
             joined: facts.joined,
             restored: facts.restored.as_ref().and_then(|report| report.snapshot.clone()),
+            receipt: facts.restored.as_ref().and_then(|report| report.receipt.clone()).map(Json),
             duplicates: facts.duplicates.iter().map(ToString::to_string).collect(),
         }
     }

@@ -105,23 +105,25 @@ async def stdin_is_closed_unless_it_is_given(stage: Stage) -> None:
     assert (await sandbox.exec(["cat"])).exit.success
     large = bytes(range(256)) * 8192
     assert (await sandbox.exec(["cat"], stdin=large, output_limit=4 << 20)).stdout.bytes == large
-    process = await sandbox.start(["cat"], stdin="open")
+    process = await sandbox.start("cat; exec sleep 1000", stdin="open")
     await process.write("é")
     await process.close_stdin()
     await process.close_stdin()
-    assert b"".join([piece.data async for piece in process]) == "é".encode() and (await process.wait()).success
+    assert (await anext(process)).data == "é".encode() and await process.kill()
+    assert [piece async for piece in process] == [] and process.exit.signal == signal.SIGKILL
 
 
 @rule
 async def what_cannot_be_run_is_the_callers_error(stage: Stage) -> None:
     sandbox = await stage.sandbox()
-    for command, options, named in [
+    cases: list[tuple[list[str], dict[str, Any], str]] = [
         (["no-such-program"], {}, "no-such-program"),
         (["true"], {"cwd": "/no/such/place"}, "/no/such/place"),
         (["echo", "bad\0arg"], {}, "bad"),
         (["true"], {"env": {"BAD=NAME": "x"}}, "BAD=NAME"),
         (["true"], {"env": {"": "x"}}, '""'),
-    ]:
+    ]
+    for command, options, named in cases:
         with pytest.raises(sandhold.InvalidArgumentError) as refused:
             await sandbox.exec(command, **options)
         assert named in str(refused.value)

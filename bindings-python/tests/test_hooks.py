@@ -235,3 +235,18 @@ def the_instructions_say_what_the_spec_says(provider: LocalProvider) -> None:
     sandbox = Sandboxes(provider).lazy("never-made", user="root", home="/root", workdir="/srv", network="none")
     for word in ("root", "/srv", "no network"):
         assert word in sandbox.instructions
+
+
+@pytest.mark.parametrize("kind", ["function", "coroutine"])
+def a_secret_is_in_place_before_the_start_hook_runs(provider: LocalProvider, key: str, kind: str) -> None:
+    files = [FreshFile("/home/user/token", b"hush", mode=0o600)]
+
+    async def later(sandbox: AsyncSandbox) -> list[FreshFile]:
+        return files
+
+    seen: list[str] = []
+    secrets = later if kind == "coroutine" else lambda sandbox: files
+    Sandboxes(provider).acquire(
+        key, secrets=secrets, on_start=lambda start: seen.append(start.sandbox.shell("cat token; stat -c %a token").stdout.text())
+    )
+    assert seen == ["hush600\n"]

@@ -199,7 +199,7 @@ class Shelf:
         if sandbox.key not in self.kept:
             return None
         sandbox.write("work", self.kept[sandbox.key])
-        return RestoreReport("the-one-of-" + sandbox.key)
+        return RestoreReport("the-one-of-" + sandbox.key, receipt={"work": ["kept", 1]})
 
     def _save(self, sandbox: Sandbox, why: str) -> None:
         self.said.append(why)
@@ -227,7 +227,8 @@ def a_hook_written_in_python_keeps_the_work(provider: LocalProvider, key: str) -
     sandbox.pause()
     sandbox.destroy()
     again = host.acquire(key)
-    assert again.facts is not None and again.facts.restored == f"the-one-of-{key}" and again.read_text("work") == "precious"
+    assert again.facts is not None and again.facts.restored == f"the-one-of-{key}" and again.facts.receipt == {"work": ["kept", 1]}
+    assert again.read_text("work") == "precious"
     assert {"created", "tick", "pause", "destroy"} <= set(shelf.said)
 
 

@@ -33,8 +33,14 @@ _Hook = Callable[[Sandbox], object] | Callable[[AsyncSandbox], Awaitable[object]
 
 @type_check_only
 class _Hooks(TypedDict, total=False):
-    """Callables of hooks: a coroutine function gets an `AsyncSandbox`, any other one a `Sandbox`."""
+    """Callables of hooks: a coroutine function gets an `AsyncSandbox`, any other one a `Sandbox`.
 
+    `secrets` returns files that are put in place before `on_start` runs.
+    """
+
+    secrets: (
+        Callable[[Sandbox], list[FreshFile] | None] | Callable[[AsyncSandbox], Awaitable[list[FreshFile] | None]] | None
+    )
     on_start: Callable[[Start[Sandbox]], object] | Callable[[Start[AsyncSandbox]], Awaitable[object]] | None
     on_resume: (
         Callable[[Sandbox, Literal["kept", "lost"]], list[FreshFile] | None]
@@ -628,6 +634,8 @@ class Facts:
     @property
     def restored(self) -> str | None: ...
     @property
+    def receipt(self) -> Any: ...
+    @property
     def duplicates(self) -> list[str]: ...
 
 @final
@@ -786,6 +794,18 @@ class Capabilities:
     @property
     def host_mounts(self) -> bool:
         """Host directories can be mounted."""
+        ...
+    @property
+    def egress_policy(self) -> bool:
+        """The sandbox reaches no further than `network` says."""
+        ...
+    @property
+    def port_auth(self) -> bool:
+        """Ports that the provider exposes to the network ask for a token."""
+        ...
+    @property
+    def binary_exec(self) -> bool:
+        """Input and output of commands are bytes, and arrive as they are."""
         ...
 
 @final
@@ -1959,11 +1979,13 @@ class Resumed:
 
 @final
 class RestoreReport:
-    """What a restore put back: the snapshot, or None when there was none."""
+    """What a restore put back: the snapshot, or None when there was none; and what was promised and found there again."""
 
-    def __new__(cls, snapshot: str | None = None) -> Self: ...
+    def __new__(cls, snapshot: str | None = None, *, receipt: Any = None) -> Self: ...
     @property
     def snapshot(self) -> str | None: ...
+    @property
+    def receipt(self) -> Any: ...
 
 @final
 class OrphanReport:
