@@ -204,6 +204,18 @@ async fn the_default_template_is_named_by_its_content_and_built_only_when_it_is_
 }
 
 #[tokio::test]
+async fn a_default_template_that_is_missing_right_after_its_build_is_an_error_and_not_built_again() {
+    let (proxy, context) = (Proxy::alone().await.unwrap(), context());
+    let default = DefaultTemplate::new(recipe(&context), BuildOptions::new("vanishing"));
+    proxy.add(Rule::new(Fault::Answer(Answer::error(404, ""))).with_route(Route::Create));
+    proxy.add(Rule::new(Fault::Answer(Answer::error(404, ""))).with_path("/templates/vanishing/tags"));
+    add_build(&proxy, &ready());
+    let error = create(&provider(&proxy, Some(default)), "base").await.map(drop).unwrap_err();
+    assert_eq!((error.kind(), error.reason()), (ErrorKind::NotFound, Some("template_not_found")));
+    assert_eq!((proxy.asked(Route::Create), proxy.count(|sent| sent.path() == "/v3/templates")), (2, 1));
+}
+
+#[tokio::test]
 async fn an_explicit_template_that_is_missing_is_an_error_and_nothing_is_built() {
     let (proxy, context) = (Proxy::alone().await.unwrap(), context());
     let default = DefaultTemplate::new(recipe(&context), BuildOptions::new("mine"));

@@ -239,6 +239,9 @@ fn a_change_that_cannot_be_changes_nothing() {
         ("/fork", json!({ "count": 101 }), 400),
         ("/fork", json!({ "timeout": 0 }), 400),
         ("/pause", json!({ "memory": "no" }), 400),
+        ("/snapshots", json!({ "name": "other/name" }), 400),
+        ("/snapshots", json!({ "name": "a b" }), 400),
+        ("/snapshots", json!({ "name": "base" }), 400),
     ] {
         let answer = sandbox.control("POST", rest).json(&body).send(at);
         assert_ne!(refused(&answer, status), "", "{rest} {body}");

@@ -365,6 +365,54 @@ fn bad_requests_have_the_statuses_of_e2b() {
 }
 
 #[test]
+fn the_log_of_a_build_is_read_in_pages_of_a_hundred_lines_and_from_both_ends() {
+    let server = Served::start(&[]);
+    let at = server.address();
+    let body = json!({ "fromTemplate": "base", "steps": [run("seq 1 250; echo wrong >&2")] });
+    let (building, end) = built(at, "talks", &body);
+    assert_eq!(end["status"], "ready", "{end}");
+    let read = |rest: &str| {
+        let answer = Request::new("GET", &format!("{}/{rest}", building.path())).key().send(at);
+        assert_eq!(answer.status, 200, "{answer:?}");
+        answer.json()
+    };
+    // As the SDKs do it: from where the last page ended, until one is empty.
+    let (mut all, mut pages) = (Vec::new(), Vec::new());
+    loop {
+        let page = read(&format!("status?logsOffset={}", all.len()));
+        let entries = page["logEntries"].as_array().unwrap().clone();
+        let messages: Vec<_> = entries.iter().map(|entry| entry["message"].clone()).collect();
+        assert_eq!(page["logs"], json!(messages));
+        if entries.is_empty() {
+            break;
+        }
+        pages.push(entries.len());
+        all.extend(entries);
+    }
+    assert!(pages.len() == 3 && pages[..2] == [100, 100] && all.len() > 250, "{pages:?}");
+    let said: Vec<_> =
+        all.iter().filter_map(|entry| entry["message"].as_str()?.split_once("[stdout]: ")).collect();
+    assert_eq!(
+        said.iter().map(|(_, text)| *text).collect::<Vec<_>>(),
+        (1..=250).map(|n| n.to_string()).collect::<Vec<_>>()
+    );
+    let logs = |query: &str| read(&format!("logs{query}"))["logs"].as_array().unwrap().clone();
+    assert_eq!(logs(""), all[..100]);
+    assert_eq!(logs("?limit=7"), all[..7]);
+    let mut last: Vec<_> = all[all.len() - 5..].to_vec();
+    last.reverse();
+    assert_eq!(logs("?direction=backward&limit=5"), last);
+    let loud = logs("?level=error");
+    assert!(loud.iter().all(|entry| entry["level"] == "error"), "{loud:?}");
+    for bad in
+        ["logs?direction=up", "logs?level=loud", "logs?limit=x", "status?logsOffset=x", "status?level=loud"]
+    {
+        let answer = Request::new("GET", &format!("{}/{bad}", building.path())).key().send(at);
+        assert_eq!((answer.status, &answer.json()["code"]), (400, &json!(400)), "{bad}");
+    }
+}
+
+#[test]
 fn templates_are_listed_in_pages_and_shown_with_their_builds() {
     let server = Served::start(&[]);
     let at = server.address();
