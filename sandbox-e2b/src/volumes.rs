@@ -1,10 +1,12 @@
 //! Volumes: directories that outlive sandboxes, and their content.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use http::{Method, Request};
 use http_body_util::BodyExt;
-use sandhold_core::{ByteStream, DestroyOutcome, Error, ErrorKind, Result};
+use sandhold_core::{ByteStream, DestroyOutcome, Error, ErrorKind, Outcome, Result};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -180,7 +182,20 @@ impl VolumeContent {
     pub async fn remove(&self, path: &str) -> Result<()> {
         let call = Call::idempotent("volume_remove").about(NO_PATH);
         let url = self.at("path", path, &VolumeOptions::default(), None);
-        self.send(&call, Method::DELETE, &url, None).await.map(drop)
+        let doubted = AtomicBool::new(false);
+        let removed = self.control.config.retry.run(|| async {
+            let sent = self.send_once(&call, &Method::DELETE, &url, None).await;
+            doubted.fetch_or(
+                sent.as_ref().is_err_and(|error| error.outcome() == Outcome::Unknown),
+                Ordering::Relaxed,
+            );
+            sent
+        });
+        match removed.await {
+            // What is missing after a lost answer says that the first send was heard.
+            Err(error) if error.reason() == Some(NO_PATH) && doubted.into_inner() => Ok(()),
+            removed => removed.map(drop),
+        }
     }
 
     /// Lists a directory, so many levels deep.
@@ -303,20 +318,23 @@ impl VolumeContent {
     }
 
     async fn send(&self, call: &Call, method: Method, url: &str, body: Option<Bytes>) -> Result<Answer> {
-        let config = &self.control.config;
-        config
-            .retry
-            .run(|| async {
-                let content = whole(body.clone().unwrap_or_default());
-                let mut request = self.request(method.clone(), url, content)?;
-                if body.is_some() {
-                    let json = HeaderValue::from_static("application/json");
-                    request.headers_mut().insert(CONTENT_TYPE, json);
-                }
-                let answer = self.control.http.send(call, request, config.request_timeout).await?;
-                if answer.status.is_success() { Ok(answer) } else { Err(self.refused(call, &answer)) }
-            })
-            .await
+        self.control.config.retry.run(|| self.send_once(call, &method, url, body.clone())).await
+    }
+
+    async fn send_once(
+        &self,
+        call: &Call,
+        method: &Method,
+        url: &str,
+        body: Option<Bytes>,
+    ) -> Result<Answer> {
+        let is_json = body.is_some();
+        let mut request = self.request(method.clone(), url, whole(body.unwrap_or_default()))?;
+        if is_json {
+            request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        }
+        let answer = self.control.http.send(call, request, self.control.config.request_timeout).await?;
+        if answer.status.is_success() { Ok(answer) } else { Err(self.refused(call, &answer)) }
     }
 
     /// Volumes say what went wrong by a word in place of the status.
