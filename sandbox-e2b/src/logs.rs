@@ -50,9 +50,7 @@ impl Reading {
         if self.left == 0 {
             return Ok(None);
         }
-        if self.lines.is_empty() && !self.ended {
-            self.read().await?;
-        }
+        self.read().await?;
         let Some(entry) = self.lines.pop_front() else { return Ok(None) };
         self.left -= 1;
         Ok(Some(LogLine::new(entry.timestamp.0, entry.level.as_str(), entry.message)))
@@ -60,27 +58,37 @@ impl Reading {
 
     /// Asks for the next lines. The cursor is a time, so that lines of its millisecond come again.
     async fn read(&mut self) -> Result<()> {
-        let query = LogQuery {
-            cursor: Some(self.cursor),
-            limit: Some(PAGE),
-            direction: Some(Direction::Forward),
-            ..LogQuery::default()
-        };
-        let answer = self.control.logs(&self.id, &query).await;
-        let entries = answer.map_err(|error| error.with_context("id", &self.id))?.logs;
-        let full = entries.len() >= PAGE as usize;
-        let fresh: Vec<_> = entries.into_iter().filter(|entry| !self.told.contains(entry)).collect();
-        // A whole answer of one millisecond that was told already cannot be passed by a cursor of milliseconds.
-        self.ended = !full || fresh.is_empty();
-        if let Some(last) = fresh.last() {
-            let millis = last.timestamp.unix_millis();
-            if millis != self.cursor {
+        while self.lines.is_empty() && !self.ended {
+            let query = LogQuery {
+                cursor: Some(self.cursor),
+                limit: Some(PAGE),
+                direction: Some(Direction::Forward),
+                ..LogQuery::default()
+            };
+            let answer = self.control.logs(&self.id, &query).await;
+            let entries = answer.map_err(|error| error.with_context("id", &self.id))?.logs;
+            self.ended = entries.len() < PAGE as usize;
+            // One line of the log stands for one that was told: what was written twice is told twice.
+            let mut told = self.told.clone();
+            let is_fresh = |entry: &LogEntry| match told.iter().position(|told| told == entry) {
+                Some(at) => {
+                    told.swap_remove(at);
+                    false
+                }
+                None => true,
+            };
+            let fresh: Vec<_> = entries.into_iter().filter(is_fresh).collect();
+            // A whole answer of one millisecond that was told already is passed by the next one: no cursor leads to what
+            // else there may be of it.
+            let next =
+                fresh.last().map_or(self.cursor.saturating_add(1), |last| last.timestamp.unix_millis());
+            if next != self.cursor {
                 self.told.clear();
             }
-            self.cursor = millis;
-            self.told.extend(fresh.iter().filter(|entry| entry.timestamp.unix_millis() == millis).cloned());
+            self.cursor = next;
+            self.told.extend(fresh.iter().filter(|entry| entry.timestamp.unix_millis() == next).cloned());
+            self.lines.extend(fresh);
         }
-        self.lines.extend(fresh);
         Ok(())
     }
 }

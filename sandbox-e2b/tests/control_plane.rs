@@ -7,13 +7,13 @@ mod support;
 use std::time::{Duration, SystemTime};
 
 use sandhold_core::{
-    Attempt, DestroyOutcome, Error, ErrorKind, FindQuery, ListFilter, Outcome, PauseOutcome, SandboxId,
-    SandboxProvider, SandboxProviderExt, SnapshotFilter,
+    Attempt, DestroyOutcome, Error, ErrorKind, FindQuery, ListFilter, LogOptions, Outcome, PauseOutcome,
+    SandboxId, SandboxProvider, SandboxProviderExt, SnapshotFilter,
 };
 use sandhold_e2b::testing::{Answer, Fault, Proxy, RetryAfter, Route, Rule};
 use sandhold_e2b::wire::ListQuery;
 use sandhold_e2b::{E2bConfig, E2bProvider};
-use serde_json::json;
+use serde_json::{Value, json};
 use support::{ID, alone, answer, config, detail, id, json_answer, options, provider, tags};
 
 /// Answers that say nothing about whether a sandbox exists, and the kind that each must have.
@@ -317,4 +317,47 @@ async fn snapshots_are_told_oldest_first_without_those_that_carry_forks() {
     let ids: Vec<_> = listed.iter().map(|info| info.id.as_str()).collect();
     assert_eq!(ids, ["t:a", "t:c"]);
     assert_eq!(listed[0].sandbox, Some(id()));
+}
+
+/// The time of a line, so many milliseconds after 1970.
+fn line(millis: usize, text: &str) -> Value {
+    let at = format!("1970-01-01T00:00:{:02}.{:03}Z", millis / 1000, millis % 1000);
+    json!({ "timestamp": at, "message": text, "level": "info", "fields": {} })
+}
+
+async fn log_of(pages: &[Vec<Value>]) -> (Proxy, Vec<String>) {
+    let (proxy, provider) = alone().await;
+    for page in pages {
+        proxy.add(json_answer(200, &json!({ "logs": page })).with_path("/v2/sandboxes/*/logs").times(1));
+    }
+    let lines = provider.logs(&id(), LogOptions::default()).await.unwrap().collect().await.unwrap();
+    (proxy, lines.into_iter().map(|line| line.message).collect())
+}
+
+#[tokio::test]
+async fn a_log_goes_on_at_the_millisecond_where_its_last_page_ended_and_tells_each_line_once() {
+    let first: Vec<_> = (0..1000).map(|n| line(n, &format!("line {n}"))).collect();
+    // The last line comes again; one of the same text and time was written after it.
+    let second = vec![line(999, "line 999"), line(999, "line 999"), line(1000, "end")];
+    let (proxy, lines) = log_of(&[first, second]).await;
+    let mut expected: Vec<_> = (0..1000).map(|n| format!("line {n}")).collect();
+    expected.extend(["line 999".to_owned(), "end".to_owned()]);
+    assert!(lines == expected, "{:?}", &lines[995..]);
+    let asked: Vec<_> = proxy.exchanges().iter().map(|sent| sent.target.clone()).collect();
+    let path = format!("/v2/sandboxes/{ID}/logs?");
+    let cursor = |target: &str| {
+        let query = target.strip_prefix(&path).unwrap_or_else(|| panic!("{target}"));
+        assert!(query.contains("limit=1000") && query.contains("direction=forward"), "{target}");
+        query.split('&').find_map(|pair| pair.strip_prefix("cursor=")).map(str::to_owned)
+    };
+    let cursors: Vec<_> = asked.iter().filter_map(|target| cursor(target)).collect();
+    assert_eq!(cursors, ["0", "999"]);
+}
+
+#[tokio::test]
+async fn a_log_with_more_lines_in_one_millisecond_than_an_answer_holds_goes_on_after_it() {
+    let crowd: Vec<_> = (0..1000).map(|n| line(5, &format!("line {n}"))).collect();
+    let (proxy, lines) = log_of(&[crowd.clone(), crowd, vec![line(7, "end")]]).await;
+    assert_eq!((lines.len(), lines.last().map(String::as_str)), (1001, Some("end")));
+    assert_eq!(proxy.exchanges().len(), 3);
 }

@@ -182,6 +182,8 @@ async fn a_sandbox_that_is_being_killed_is_as_good_as_gone() {
     let gone = format!(r#"{{"code":404,"message":"Sandbox \"{}\" not found"}}"#, sandbox.id);
     let mut requests = Vec::from(adjustments(&sandbox));
     requests.push(post(&sandbox, "/resume", json!({})));
+    // E2B says 409 to a connect for as long as the kill takes; whoever connects finds nothing in either case.
+    requests.push(post(&sandbox, "/connect", json!({ "timeout": 60 })));
     requests.push(sandbox.control("DELETE", ""));
     requests.push(sandbox.control("GET", "/metrics"));
     for request in requests {
