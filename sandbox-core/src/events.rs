@@ -53,7 +53,7 @@ pub enum EventKind {
         /// Nothing that it may have made is left.
         cleaned_up: bool,
     },
-    /// The sandbox is there, and its restore, start hook, resume hook or setup mark failed.
+    /// The sandbox is there, and its restore, secrets, start hook, resume hook or setup mark failed.
     SetupFailed {
         /// Where, such as `on_start`.
         stage: &'static str,
@@ -139,7 +139,9 @@ impl EventKind {
     pub(crate) fn failed(stage: &'static str, error: &Error) -> Self {
         let (kind, reason) = (error.kind(), error.reason());
         match stage {
-            "restore" | "on_start" | "on_resume" | "setup mark" => Self::SetupFailed { stage, kind, reason },
+            "restore" | "secrets" | "on_start" | "on_resume" | "setup mark" => {
+                Self::SetupFailed { stage, kind, reason }
+            }
             _ if kind == ErrorKind::Conflict => Self::Conflict { reason },
             _ => {
                 let cleaned_up = error.outcome() == crate::Outcome::NotStarted;

@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used, reason = "rules are test bodies: a broken one panics")]
 
+pub mod acquire;
 pub mod commands;
 pub mod ending;
 pub mod files;
@@ -36,6 +37,7 @@ pub use stage::{Fixture, Stage, eventually, run, within};
 /// | `watch` | events of directories | |
 /// | `ports` | `dial` | an echo server, see [`Fixture::echo_server`](crate::testing::conformance::Fixture::echo_server) |
 /// | `ending` | what callers hear when a sandbox is destroyed under them | `sleep` |
+/// | `acquire` | what hosts and their hooks rely on: one key, one sandbox | `true`, `printenv` |
 ///
 /// The calling crate needs `tokio` with the features `macros` and `rt-multi-thread`. For several fixtures in one file put
 /// each call into a module of its own.
@@ -47,10 +49,32 @@ pub use stage::{Fixture, Stage, eventually, run, within};
 #[macro_export]
 macro_rules! provider_conformance {
     ($fixture:path) => {
-        $crate::provider_conformance!($fixture, verbs, memory, snapshots, commands, processes, files, watch, ports, ending);
+        $crate::provider_conformance!($fixture, verbs, memory, snapshots, commands, processes, files, watch, ports, ending, acquire);
     };
     ($fixture:path, $($group:ident),+ $(,)?) => {
         $($crate::provider_conformance!(@ $group $fixture);)+
+    };
+    (@ acquire $fixture:path) => {
+        $crate::provider_conformance!(@@ acquire $fixture:
+            the_first_acquire_creates_and_the_next_ones_connect,
+            callers_at_the_same_time_get_one_sandbox,
+            a_host_without_records_finds_the_sandbox_of_its_key,
+            the_provider_id_alone_leads_back,
+            the_sandbox_of_another_key_is_refused,
+            what_is_gone_is_replaced_unless_the_caller_says_no,
+            a_value_of_a_killed_sandbox_fails_or_goes_on_as_asked,
+            hooks_run_in_their_order,
+            a_failed_setup_runs_again_in_the_same_sandbox,
+            an_acquire_of_its_own_key_in_a_hook_is_reentrant,
+            three_rounds_of_stop_and_acquire_keep_the_sandbox,
+            commands_on_a_paused_sandbox_resume_it_once,
+            variables_of_spec_clone_and_command_lie_over_each_other,
+            a_lazy_value_makes_nothing_before_its_first_call,
+            a_fresh_host_stops_and_destroys_by_key,
+            letting_go_of_a_value_ends_nothing,
+            a_caller_that_leaves_during_its_acquire_leaves_one_sandbox_at_most,
+            events_tell_what_happened_in_order,
+        );
     };
     (@ verbs $fixture:path) => {
         $crate::provider_conformance!(@@ verbs $fixture:
@@ -244,6 +268,7 @@ mod tests {
         let page = std::fs::read_to_string(page).unwrap();
         let mut written = 0;
         for source in [
+            include_str!("acquire.rs"),
             include_str!("commands.rs"),
             include_str!("ending.rs"),
             include_str!("files.rs"),
