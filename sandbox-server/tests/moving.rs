@@ -6,9 +6,12 @@ mod http;
 mod support;
 
 use std::collections::BTreeMap;
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use sandhold_core::{
@@ -46,7 +49,39 @@ fn local(dir: &Path, name: &str) -> Arc<dyn SandboxProvider> {
 }
 
 fn e2b(served: &Served) -> Arc<dyn SandboxProvider> {
-    let url = format!("http://{}", served.address());
+    e2b_at(format!("http://{}", served.address()))
+}
+
+/// Passes everything on to a server, and counts its bytes.
+fn counted(served: &Served) -> (String, Arc<AtomicU64>) {
+    fn pass(mut from: TcpStream, mut to: TcpStream, count: Arc<AtomicU64>) {
+        let mut piece = [0; 1 << 16];
+        while let Ok(length @ 1..) = from.read(&mut piece) {
+            count.fetch_add(length as u64, Ordering::Relaxed);
+            if to.write_all(&piece[..length]).is_err() {
+                break;
+            }
+        }
+        let _ = to.shutdown(Shutdown::Write);
+    }
+    let (at, count) = (served.address(), Arc::new(AtomicU64::new(0)));
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let counting = Arc::clone(&count);
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let (client, server) = (client.unwrap(), TcpStream::connect(at).unwrap());
+            let back = (server.try_clone().unwrap(), client.try_clone().unwrap(), Arc::clone(&counting));
+            let there = (client, server, Arc::clone(&counting));
+            for (from, to, count) in [there, back] {
+                std::thread::spawn(move || pass(from, to, count));
+            }
+        }
+    });
+    (url, count)
+}
+
+fn e2b_at(url: String) -> Arc<dyn SandboxProvider> {
     let config = E2bConfig::new(KEY)
         .with_api_url(url.clone())
         .with_sandbox_url(url)
@@ -206,6 +241,39 @@ async fn commits_of_a_sandbox_and_its_receipt_survive_without_git_inside_being_a
     assert!(refused.message().contains(".env (env_file)"), "{refused}");
     run(&sandbox, "test \"$(cat /home/user/project/b)\" = 3").await;
     run(&sandbox, "test \"$(cat /home/user/project/a)\" = 2 && cd /home/user/project && git -c core.fsmonitor= log --oneline | grep -q one").await;
+    sandbox.destroy().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_what_has_changed_travels() {
+    let dir = TempDir::new().unwrap();
+    let served = tokio::task::spawn_blocking(|| Served::start(&[])).await.unwrap();
+    let (url, count) = counted(&served);
+    let sandboxes = Sandboxes::new(e2b_at(url));
+    let sandbox = acquired(&sandboxes).await;
+    run(&sandbox, WORK_DONE).await;
+    let vault = vault(dir.path(), "vaults").await;
+    let workspace = RemoteWorkspace::new("w", WORK).unwrap();
+    let capture = async || {
+        let before = count.load(Ordering::Relaxed);
+        let options = CaptureOptions::new();
+        let snapshot = vault.capture_sandbox(&sandbox, &workspace, options).await.unwrap();
+        (snapshot, count.load(Ordering::Relaxed) - before)
+    };
+    let (first, bytes) = capture().await;
+    let first = first.unwrap();
+    // Three million bytes that nothing makes shorter.
+    assert!(bytes > 3_000_000, "{bytes}");
+    // What was written right before the first look is looked at once more.
+    assert!(capture().await.0.is_none());
+    run(&sandbox, "printf more >>/home/user/project/src/main.rs").await;
+    let (second, bytes) = capture().await;
+    assert!(second.is_some() && bytes < 100_000, "{bytes}");
+    let before = count.load(Ordering::Relaxed);
+    let restored = vault.restore_sandbox(&sandbox, &workspace, &first.id, RestoreOptions::new()).await;
+    let bytes = count.load(Ordering::Relaxed) - before;
+    assert!(restored.unwrap().written == 1 && bytes < 100_000, "{bytes}");
+    run(&sandbox, "test \"$(cat /home/user/project/src/main.rs)\" = 'fn main() {}'").await;
     sandbox.destroy().await.unwrap();
 }
 
