@@ -3,6 +3,7 @@
 use pyo3::IntoPyObjectExt as _;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
+use sandhold_core::{Error, ErrorKind, Result};
 use serde_json::Value;
 
 use crate::errors::invalid_argument;
@@ -12,6 +13,13 @@ use crate::errors::invalid_argument;
 pub(crate) struct Json(pub(crate) Value);
 
 impl Json {
+    /// Reads JSON.
+    pub(crate) fn parse(text: &str) -> Result<Self> {
+        let read = serde_json::from_str(text);
+        read.map(Self)
+            .map_err(|error| Error::new(ErrorKind::Unexpected, "the answer is no JSON").with_source(error))
+    }
+
     /// Reads what a type of Rust is stored as.
     pub(crate) fn of(value: &impl serde::Serialize) -> Self {
         Self(serde_json::to_value(value).unwrap_or_default())

@@ -20,6 +20,7 @@ use crate::convert::{Options, checked, extract, one_of, seconds};
 use crate::e2b;
 use crate::errors::raised;
 use crate::facts::{Capabilities, LogLine, Metrics, SnapshotInfo};
+use crate::json::Json;
 use crate::options::{NETWORKS, set};
 use crate::registry::owner_or_default;
 use crate::stream::{self, AsyncItems, Items};
@@ -318,7 +319,6 @@ macro_rules! providers {
         }
 
         impl $name {
-            #[allow(dead_code, reason = "only one of them has calls of its own")]
             pub(crate) fn enter(&self, _py: Python<'_>) -> PyResult<()> {
                 Ok(())
             }
@@ -365,6 +365,27 @@ providers! {
         fn __repr__(&self) -> String {
             format!("AsyncE2bProvider(domain={:?})", self.0.config().domain)
         }
+    }
+}
+
+twins! {
+    impl LocalProvider, AsyncLocalProvider;
+
+    /// Makes a template of a directory that holds a whole root: the unpacked file system of an image.
+    #[pyo3(signature = (directory, *, names = None))]
+    fn import_template(py, this, directory: PathBuf, names: Option<Vec<String>>) -> SnapshotInfo, SnapshotInfo {
+        let _ = py;
+        let provider = this.0.clone();
+        async move {
+            provider.import_template(&directory, names.unwrap_or_default()).await.map(SnapshotInfo::from)
+        }
+    }
+
+    /// Finds out what isolation works on this machine, by trying it.
+    fn probe(py, this) -> Json, Json {
+        let _ = py;
+        let provider = this.0.clone();
+        async move { Json::parse(&provider.probe().await?) }
     }
 }
 

@@ -204,6 +204,25 @@ def credentials_that_were_changed_on_purpose_are_confirmed(provider: LocalProvid
     assert host.confirm_move(key) is False
 
 
+def a_directory_is_a_template_and_a_probe_says_what_works(provider: LocalProvider, tmp_path: Path) -> None:
+    probe = provider.probe()
+    assert {"isolation", "limits"} <= set(probe) and probe["isolation"] is not None
+    root = tmp_path / "root"
+    (root / "etc").mkdir(parents=True)
+    (root / "etc/made-here").write_text("1")
+    made = provider.import_template(root, names=["made-here"])
+    assert made.names == ["made-here"] and [info.id for info in provider.list_snapshots(name="made-here")] == [made.id]
+
+    async def remove() -> None:
+        other = AsyncLocalProvider(home=provider.home)
+        assert set(await other.probe()) == set(probe)
+        assert await other.delete_snapshot(made.id) == "destroyed"
+
+    asyncio.run(remove())
+    with pytest.raises(sandhold.NotFoundError):
+        provider.import_template(tmp_path / "none")
+
+
 def a_replacement_says_why(provider: LocalProvider, key: str) -> None:
     host = Sandboxes(provider)
     first = host.acquire(key, network="none")

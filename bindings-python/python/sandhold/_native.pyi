@@ -2302,6 +2302,12 @@ class LocalProvider(Provider):
     def home(self) -> os.PathLike[str]:
         """The state directory."""
         ...
+    def import_template(self, directory: _Path, *, names: Sequence[str] | None = None) -> SnapshotInfo:
+        """Makes a template of a directory that holds a whole root: the unpacked file system of an image."""
+        ...
+    def probe(self) -> dict[str, Any]:
+        """Finds out what isolation works on this machine, by trying it."""
+        ...
 
 @final
 class AsyncLocalProvider(AsyncProvider):
@@ -2311,6 +2317,12 @@ class AsyncLocalProvider(AsyncProvider):
     @property
     def home(self) -> os.PathLike[str]:
         """The state directory."""
+        ...
+    async def import_template(self, directory: _Path, *, names: Sequence[str] | None = None) -> SnapshotInfo:
+        """Makes a template of a directory that holds a whole root: the unpacked file system of an image."""
+        ...
+    async def probe(self) -> dict[str, Any]:
+        """Finds out what isolation works on this machine, by trying it."""
         ...
 
 @final
