@@ -45,7 +45,7 @@ macro_rules! over {
                 Fake::new($options, $wrap)
             }
 
-            sandhold_core::provider_conformance!(fixture, verbs, memory, snapshots, commands, files, watch, ports, ending, acquire);
+            sandhold_core::provider_conformance!(fixture, verbs, life, memory, snapshots, commands, files, watch, ports, ending, acquire);
         }
     )+};
 }

@@ -9,6 +9,7 @@ pub mod acquire;
 pub mod commands;
 pub mod ending;
 pub mod files;
+pub mod life;
 mod matrix;
 pub mod memory;
 pub mod ports;
@@ -28,7 +29,8 @@ pub use stage::{Fixture, Stage, eventually, run, within};
 ///
 /// | group | what the rules are about | what they need in the sandbox |
 /// |---|---|---|
-/// | `verbs` | find, connect, create, list, pause, destroy, leases | `true`, `sleep` |
+/// | `verbs` | find, connect, create, list | `true`, `sleep` |
+/// | `life` | pauses, leases, destroys | `true`, `sleep` |
 /// | `memory` | pauses and connects that keep files only | `sleep` |
 /// | `snapshots` | snapshots, forks and what is made from them | `sleep` |
 /// | `commands` | exits, input, variables, attach, kept output | `cat`, `echo`, `printenv`, `sleep`, `sh` |
@@ -49,7 +51,7 @@ pub use stage::{Fixture, Stage, eventually, run, within};
 #[macro_export]
 macro_rules! provider_conformance {
     ($fixture:path) => {
-        $crate::provider_conformance!($fixture, verbs, memory, snapshots, commands, processes, files, watch, ports, ending, acquire);
+        $crate::provider_conformance!($fixture, verbs, life, memory, snapshots, commands, processes, files, watch, ports, ending, acquire);
     };
     ($fixture:path, $($group:ident),+ $(,)?) => {
         $($crate::provider_conformance!(@ $group $fixture);)+
@@ -97,11 +99,23 @@ macro_rules! provider_conformance {
             a_command_after_another_host_destroyed_the_sandbox_is_gone,
             concurrent_connects_to_a_paused_sandbox_all_succeed,
             connect_to_another_generation_is_stale_and_does_not_wake,
-            connect_never_shortens_the_lease,
-            connect_extends_the_lease,
             list_streams_every_sandbox_once_in_a_stable_order,
             list_filters_by_owner_key_and_metadata,
             list_filters_by_state,
+            metrics_match_the_capabilities,
+            logs_match_the_capabilities,
+            a_create_that_is_cut_short_and_sent_again_is_one_sandbox,
+            creates_of_one_attempt_yield_one_sandbox,
+            concurrent_creates_of_one_attempt_yield_one_sandbox,
+            a_create_of_a_destroyed_attempt_makes_nothing,
+            a_fresh_provider_value_sees_what_another_made,
+            dropping_a_handle_leaves_the_sandbox_alone,
+        );
+    };
+    (@ life $fixture:path) => {
+        $crate::provider_conformance!(@@ life $fixture:
+            connect_never_shortens_the_lease,
+            connect_extends_the_lease,
             pause_is_idempotent_and_says_which,
             pause_of_an_unknown_id_is_gone,
             calls_on_a_paused_sandbox_say_so_and_do_nothing,
@@ -115,14 +129,6 @@ macro_rules! provider_conformance {
             set_lease_zero_pauses_a_sandbox_that_is_kept_at_its_end,
             set_lease_of_an_unknown_id_is_gone,
             set_lease_without_the_capability_is_unsupported,
-            metrics_match_the_capabilities,
-            logs_match_the_capabilities,
-            a_create_that_is_cut_short_and_sent_again_is_one_sandbox,
-            creates_of_one_attempt_yield_one_sandbox,
-            concurrent_creates_of_one_attempt_yield_one_sandbox,
-            a_create_of_a_destroyed_attempt_makes_nothing,
-            a_fresh_provider_value_sees_what_another_made,
-            dropping_a_handle_leaves_the_sandbox_alone,
         );
     };
     (@ memory $fixture:path) => {
@@ -272,6 +278,7 @@ mod tests {
             include_str!("commands.rs"),
             include_str!("ending.rs"),
             include_str!("files.rs"),
+            include_str!("life.rs"),
             include_str!("memory.rs"),
             include_str!("ports.rs"),
             include_str!("processes.rs"),
