@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{Answer, Request};
+use sandhold_core::testing::conformance::within;
 use sandhold_core::{
     Attempt, ByteStream, CreateOptions, DestroyOutcome, ErrorKind, Generation, Key, Mount, Network, Owner,
     ProcessSpec, SandboxHandle, SandboxHandleExt as _, SandboxProvider, SandboxProviderExt as _, SandboxSpec,
@@ -283,12 +284,15 @@ async fn links_and_ports_are_reached_by_what_the_access_says() {
     assert_eq!(sh(&sandbox, "cat up.txt").await, "up");
     let late = access.download_url("up.txt", &plain.clone().with_expires(Duration::ZERO)).unwrap();
     // Ends are whole seconds, and this one's is not over yet.
-    let late = loop {
-        let answer = asked(&served, "GET", &late, Vec::new(), "").await;
-        if answer.status != 200 {
-            break answer;
+    let over = async {
+        loop {
+            let answer = asked(&served, "GET", &late, Vec::new(), "").await;
+            if answer.status != 200 {
+                return answer;
+            }
         }
     };
+    let late = within("the link ends", over).await;
     assert_eq!((late.status, late.text()), (401, r#"{"code":401,"message":"signature is already expired"}"#));
 
     let serving = ProcessSpec::argv("python3", ["-m", "http.server", "8000", "--bind", "127.0.0.1"]);
@@ -296,15 +300,19 @@ async fn links_and_ports_are_reached_by_what_the_access_says() {
     let port = access.port(8000);
     let headers: Vec<_> =
         port.headers.iter().map(|(name, value)| ((*name).to_owned(), value.expose().to_owned())).collect();
-    loop {
-        let answer = asked(&served, "GET", &format!("{}/up.txt", port.url), headers.clone(), "").await;
-        if answer.status != 502 {
-            assert_eq!((answer.status, answer.text()), (200, "up"));
-            break;
+    let served_at = format!("{}/up.txt", port.url);
+    let answers = async {
+        loop {
+            let answer = asked(&served, "GET", &served_at, headers.clone(), "").await;
+            if answer.status != 502 {
+                return answer;
+            }
         }
-    }
+    };
+    let answer = within("the port is open", answers).await;
+    assert_eq!((answer.status, answer.text()), (200, "up"));
     let untold: Vec<_> = headers.into_iter().filter(|(name, _)| !name.contains("traffic")).collect();
-    assert_eq!(asked(&served, "GET", &format!("{}/up.txt", port.url), untold, "").await.status, 403);
+    assert_eq!(asked(&served, "GET", &served_at, untold, "").await.status, 403);
 
     let deny = NetworkUpdate { deny_out: Some(vec!["10.0.0.0/8".to_owned()]), ..NetworkUpdate::default() };
     provider.update_network_policy(sandbox.id(), &deny).await.unwrap();
