@@ -66,9 +66,7 @@ impl Capabilities {
                 "network",
             );
         }
-        if !self.lease && spec.lease.is_some() {
-            return refuse("the provider enforces no leases; leave the lease out", "lease");
-        }
+        self.check_lease(spec)?;
         let is_dir = |source: &MountSource| {
             matches!(source, MountSource::HostDir { .. } | MountSource::SharedDir { .. })
         };
@@ -76,5 +74,17 @@ impl Capabilities {
             return refuse("the provider mounts no directories of the host; leave them out", "mounts");
         }
         Ok(())
+    }
+
+    /// Refuses a lease that would be ignored, also for a sandbox that is there.
+    pub(crate) fn check_lease(&self, spec: &SandboxSpec) -> Result<()> {
+        match spec.lease {
+            Some(_) if !self.lease => Err(Error::new(
+                ErrorKind::Unsupported,
+                "the provider enforces no leases; leave the lease out",
+            )
+            .with_context("field", "lease")),
+            _ => Ok(()),
+        }
     }
 }

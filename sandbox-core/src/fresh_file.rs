@@ -43,6 +43,10 @@ impl fmt::Debug for FreshFile {
     }
 }
 
+/// Makes the empty file `$1` of mode `$2`. Whatever else has the name, such as a link that was put back with the work, is
+/// taken away and not followed.
+const MAKE_PRIVATE: &str = r#"umask 077 && rm -rf -- "$1" && set -C && : > "$1" && chmod -- "$2" "$1""#;
+
 /// Puts the files of a hook in place, each whole or not at all.
 pub(crate) async fn put_in_place(handle: &dyn SandboxHandle, files: Vec<FreshFile>) -> Result<()> {
     for file in files {
@@ -50,13 +54,7 @@ pub(crate) async fn put_in_place(handle: &dyn SandboxHandle, files: Vec<FreshFil
         // Staged beside the target, so that the rename is on one file system; private before it has its content.
         let staged = format!("{}.sandhold-new", file.path);
         let as_owner = |path: &str| -> ProcessSpec {
-            let argv = [
-                "-c",
-                r#"umask 077 && : > "$1" && chmod "$2" "$1""#,
-                "sh",
-                path,
-                &format!("{:o}", file.mode),
-            ];
+            let argv = ["-c", MAKE_PRIVATE, "sh", path, &format!("{:o}", file.mode)];
             let spec = ProcessSpec::argv("/bin/sh", argv);
             match &owner {
                 Some(owner) => spec.with_user(owner.clone()),
@@ -82,4 +80,39 @@ pub(crate) async fn put_in_place(handle: &dyn SandboxHandle, files: Vec<FreshFil
         handle.rename(&staged, &file.path, options).await?;
     }
     Ok(())
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_secret_goes_neither_through_a_link_nor_into_a_directory_that_has_the_name_of_its_stage() {
+        let dir = std::env::temp_dir().join(format!("sandhold-fresh-{:016x}", fastrand::u64(..)));
+        std::fs::create_dir(&dir).unwrap();
+        let (stage, open) = (dir.join("token.sandhold-new"), dir.join("open"));
+        std::fs::write(&open, "work").unwrap();
+        std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o666)).unwrap();
+        for at_its_place in ["link", "directory", "file", "nothing"] {
+            match at_its_place {
+                "link" => symlink(&open, &stage).unwrap(),
+                "directory" => std::fs::create_dir_all(stage.join("deep")).unwrap(),
+                "file" => std::fs::write(&stage, "left").unwrap(),
+                _ => {}
+            }
+            let made =
+                Command::new("/bin/sh").args(["-c", MAKE_PRIVATE, "sh"]).arg(&stage).arg("600").status();
+            assert!(made.unwrap().success(), "{at_its_place}");
+            let meta = std::fs::symlink_metadata(&stage).unwrap();
+            assert!(meta.is_file() && meta.len() == 0, "{at_its_place}");
+            assert_eq!(meta.permissions().mode() & 0o777, 0o600, "{at_its_place}");
+            std::fs::remove_file(&stage).unwrap();
+        }
+        assert_eq!(std::fs::read_to_string(&open).unwrap(), "work");
+        assert_eq!(std::fs::metadata(&open).unwrap().permissions().mode() & 0o777, 0o666);
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
 }

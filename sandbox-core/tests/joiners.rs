@@ -1,14 +1,15 @@
 //! Callers that join a flight: each has a value of its own, and gets what it asked for.
 #![allow(clippy::unwrap_used, reason = "helpers of tests: a broken rule panics")]
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use sandhold_core::testing::{FakeProvider, Fault, Gate, Verb};
 use sandhold_core::{
-    AcquireOptions, AcquireOutcome, Acquired, Error, ErrorKind, How, OnGone, OnSpecConflict, ReplaceWhenGone,
-    Result, SandboxHandleExt as _, SandboxSpec, Sandboxes, SetupState,
+    AcquireOptions, AcquireOutcome, Acquired, Error, ErrorKind, Event, EventKind, Hooks, How, OnGone,
+    OnSpecConflict, ReplaceWhenGone, Result, SandboxHandleExt as _, SandboxSpec, Sandboxes, SetupState,
 };
 
 fn host(provider: &FakeProvider) -> Sandboxes {
@@ -146,4 +147,40 @@ async fn joiners_share_a_failure_and_one_with_other_policies_meets_its_own() {
         assert_eq!(provider.counts().of(Verb::Create) - before, creates);
         assert_eq!(joined.is_ok(), creates == 2, "{joined:?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deadline_of_zero_makes_nothing_and_says_where_it_ended() {
+    let provider = FakeProvider::new();
+    let error = host(&provider).acquire("k", options().with_deadline(Duration::ZERO)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    assert!(error.context().any(|pair| pair == ("stage", "starting")), "{error}");
+    tokio::task::yield_now().await;
+    assert_eq!(provider.counts().of(Verb::Create), 0);
+}
+
+/// Leaves an acquire that it has begun, whenever it hears of a conflict.
+#[derive(Debug, Default)]
+struct Leaving(OnceLock<Sandboxes>, AtomicUsize);
+
+impl Hooks for Leaving {
+    fn on_event(&self, event: &Event) {
+        if let (EventKind::Conflict { .. }, Some(sandboxes)) = (&event.kind, self.0.get()) {
+            let mut acquire = Box::pin(sandboxes.acquire("another", options()));
+            assert!(acquire.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+            self.1.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+}
+
+#[tokio::test]
+async fn who_hears_of_a_conflict_may_begin_and_leave_an_acquire() {
+    let (provider, hooks) = (FakeProvider::new(), Arc::new(Leaving::default()));
+    let sandboxes = host(&provider).with_hooks(hooks.clone());
+    hooks.0.set(sandboxes.clone()).unwrap();
+    let other = AcquireOptions::new(SandboxSpec::new("other"));
+    let (first, second) = tokio::join!(sandboxes.acquire("k", options()), sandboxes.acquire("k", other));
+    first.unwrap();
+    assert_eq!(second.unwrap_err().reason(), Some("spec"));
+    assert_eq!(hooks.1.load(Ordering::SeqCst), 1);
 }

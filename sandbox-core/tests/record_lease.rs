@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use sandhold_core::testing::{FakeProvider, Fault, Gate, Verb};
+use sandhold_core::testing::{FakeOptions, FakeProvider, Fault, Gate, Verb};
 use sandhold_core::{
     AcquireOptions, Error, ErrorKind, Key, Lease, MemoryRegistry, Outcome, Owner, PersistHook, Phase, Record,
     RecordFilter, Registry, RegistryScope, RestoreReason, RestoreReport, Result, ResultStream, Sandbox,
@@ -242,4 +242,34 @@ async fn a_save_before_a_pause_may_take_longer_than_a_lease_and_ends_with_one_th
     assert_eq!(sandbox.pause().await.unwrap_err().reason(), Some("lease_lost"));
     assert_eq!((saving.0.load(Ordering::SeqCst), stage.provider.counts().of(Verb::Pause)), (1, 1));
     assert_eq!(stage.provider.alive()[0].state, SandboxState::Running);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_is_renewed_while_a_young_sandbox_is_waited_for() {
+    let visible = LEASE * 5;
+    let by_key = FakeOptions::default().with_list_visibility(visible);
+    for (shape, is_recorded) in [(by_key.clone(), false), (by_key.with_hidden_new_ids(), true)] {
+        let mut stage = Stage::new();
+        stage.provider = FakeProvider::with_options(shape);
+        let ((one, _), (two, _)) = (stage.host(), stage.host());
+        let maker = match is_recorded {
+            true => one.clone(),
+            false => Sandboxes::new(Arc::new(stage.provider.clone())),
+        };
+        let made = maker.acquire("k", options()).await.unwrap().sandbox;
+        // Of two that wait for it none takes the key from the other.
+        let (one, two) = tokio::join!(one.acquire("k", options()), two.acquire("k", options()));
+        for acquired in [one.unwrap(), two.unwrap()] {
+            assert_eq!(acquired.sandbox.provider_id(), made.provider_id());
+        }
+        assert_eq!(stage.provider.counts().created, 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_without_end_is_one_of_a_day() {
+    let sandboxes = Sandboxes::new(Arc::new(FakeProvider::new())).with_record_lease(Duration::MAX);
+    let sandbox = sandboxes.acquire("k", options()).await.unwrap().sandbox;
+    sandbox.pause().await.unwrap();
+    sandbox.destroy().await.unwrap();
 }

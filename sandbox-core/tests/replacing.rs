@@ -358,3 +358,15 @@ async fn what_the_provider_does_not_cover_is_refused_before_anything_is_written_
         assert_eq!(provider.counts().of(Verb::Create), 0);
     }
 }
+
+#[tokio::test]
+async fn a_lease_that_would_be_ignored_is_refused_for_a_sandbox_that_is_there_too() {
+    let provider =
+        FakeProvider::with_options(FakeOptions::default().with_capabilities(|can| can.lease = false));
+    let sandboxes = host(&provider);
+    sandboxes.acquire("k", options()).await.unwrap();
+    let leased = AcquireOptions::new(SandboxSpec::default().with_lease(Duration::from_secs(60)));
+    let error = sandboxes.acquire("k", leased).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert_eq!(provider.counts().of(Verb::Connect), 0);
+}

@@ -1,5 +1,5 @@
 //! A create whose outcome is open is settled before anything else happens to its key, also when nobody waits for it.
-#![allow(clippy::unwrap_used, reason = "helpers of tests: a broken rule panics")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests: a broken rule panics")]
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -7,9 +7,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use sandhold_core::testing::{FakeOptions, FakeProvider, Fault, Verb};
 use sandhold_core::{
-    AcquireOptions, AcquireOutcome, BootTime, Error, ErrorKind, EventKind, How, Key, Lease, MemoryRegistry,
-    Outcome, Owner, Phase, Record, RecordFilter, Registry, RegistryScope, ReplaceWhenGone, Result,
-    ResultStream, SandboxSpec, Sandboxes,
+    AcquireOptions, AcquireOutcome, BootTime, CreateOptions, Error, ErrorKind, EventKind, How, Key, Lease,
+    MemoryRegistry, Outcome, Owner, Phase, Record, RecordFilter, Registry, RegistryScope, ReplaceWhenGone,
+    Result, ResultStream, SandboxProvider as _, SandboxSpec, Sandboxes, Tags,
 };
 
 fn host(provider: &FakeProvider, registry: &MemoryRegistry) -> Sandboxes {
@@ -282,4 +282,89 @@ async fn a_sandbox_of_an_attempt_that_was_given_up_is_destroyed_also_where_the_c
     assert!(provider.alive().is_empty());
     let acquired = host(&provider, &registry).acquire("k", named).await.unwrap();
     assert_eq!((acquired.facts.how, provider.alive().len()), (How::Replaced { old: late }, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_look_for_a_lost_create_waits_as_long_as_the_provider_asks_for() {
+    let (provider, registry) = (FakeProvider::new(), MemoryRegistry::new());
+    provider.script(Verb::Create, Fault::reset_after());
+    provider.script_honest(Verb::Find, 1);
+    let asked_for = Duration::from_secs(30);
+    let busy = Error::new(ErrorKind::RateLimited, "too many questions").retryable(Some(asked_for));
+    provider.script(Verb::Find, Fault::Before(busy));
+    let began = tokio::time::Instant::now();
+    let acquired = host(&provider, &registry).acquire("k", options()).await.unwrap();
+    assert_eq!(acquired.facts.how, How::Adopted);
+    assert!(began.elapsed() >= asked_for, "{:?}", began.elapsed());
+    assert_eq!(provider.counts().of(Verb::Find), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_open_create_of_another_spec_that_made_nothing_is_no_conflict() {
+    for makes in [false, true] {
+        let (provider, registry) = (FakeProvider::new(), MemoryRegistry::new());
+        // Its host dies right after the intent, or right after the call.
+        let (owner, key) = (Owner::default(), Key::new("k").unwrap());
+        let lease = registry.try_lease(&owner, &key, Duration::from_secs(60)).await.unwrap().unwrap();
+        let (name, fingerprint) = (provider.name(), provider.fingerprint());
+        let spec = SandboxSpec::new("other");
+        let intent = Record::intent(owner.clone(), key.clone(), name, fingerprint, spec.clone()).unwrap();
+        let intent = registry.store(intent, &lease).await.unwrap();
+        drop(lease);
+        if makes {
+            let (generation, attempt) = (intent.generation, intent.attempt);
+            let made = CreateOptions::new(spec, Tags { owner, key, generation, attempt });
+            provider.create_opts(made).await.unwrap();
+        }
+        let acquired = host(&provider, &registry).acquire("k", options()).await;
+        if makes {
+            let error = acquired.unwrap_err();
+            assert_eq!((error.kind(), error.reason()), (ErrorKind::Conflict, Some("spec")), "{error}");
+        } else {
+            assert_eq!(acquired.unwrap().facts.how, How::Fresh);
+        }
+        assert_eq!(provider.counts().created, 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deadline_anywhere_in_an_open_create_names_the_attempt_which_the_next_acquire_settles() {
+    let seconds = Duration::from_secs;
+    let late = |fault: &Fault| matches!(fault, Fault::HangBefore | Fault::CommitLate(_));
+    for (fault, deadline) in [
+        (Fault::HangAfter, 30),
+        (Fault::HangBefore, 30),
+        (Fault::HangAfter, 62),
+        (Fault::HangBefore, 62),
+        (Fault::CommitLate(seconds(61)), 30),
+        (Fault::CommitLate(seconds(61)), 61),
+        (Fault::Delay(seconds(20)), 10),
+        (Fault::Delay(seconds(20)), 22),
+        (Fault::reset_after(), 3),
+    ] {
+        for (shared, idempotent) in [(true, true), (true, false), (false, true), (false, false)] {
+            let shape = FakeOptions::default().with_list_visibility(seconds(4));
+            let shape = if idempotent { shape.with_idempotent_create() } else { shape };
+            let (provider, registry) = (FakeProvider::with_options(shape), MemoryRegistry::new());
+            provider.script(Verb::Create, fault.clone());
+            let registry = if shared { registry.as_shared() } else { registry };
+            let host =
+                || Sandboxes::new(Arc::new(provider.clone())).with_registry(Arc::new(registry.clone()));
+            let case = format!("{fault:?} {deadline} {shared} {idempotent}");
+            if let Err(error) = host().acquire("k", options().with_deadline(seconds(deadline))).await {
+                let named = error.context().any(|(name, _)| name == "attempt");
+                assert!(named && error.kind() == ErrorKind::OutcomeUnknown, "{case}: {error}");
+            }
+            let mut next = host().acquire("k", options()).await;
+            if next.is_err() && late(&fault) {
+                // Its absence was proven, or it ended as it came too late.
+                next = host().acquire("k", options()).await;
+            }
+            let id = next.unwrap_or_else(|error| panic!("{case}: {error}")).sandbox.provider_id().cloned();
+            tokio::time::sleep(seconds(600)).await;
+            let again = host().acquire("k", options()).await.unwrap();
+            assert_eq!(again.sandbox.provider_id().cloned(), id, "{case}");
+            assert_eq!((again.outcome, provider.alive().len()), (AcquireOutcome::Connected, 1), "{case}");
+        }
+    }
 }

@@ -7,6 +7,7 @@ use super::steps::Acquisition;
 use super::{Acquired, OnDuplicates, ReplacedBecause};
 use crate::events::EventKind;
 use crate::registry::{Lease, Phase, Record};
+use crate::tenure::kept;
 use crate::{ErrorKind, FindQuery, Result, SandboxId, SandboxInfo};
 
 impl Acquisition {
@@ -28,8 +29,11 @@ impl Acquisition {
             SystemTime::now().duration_since(info.created_at).unwrap_or_default() < visible
         };
         if found.iter().any(young) {
-            tokio::time::sleep(visible).await;
-            found = self.find_by_key().await?;
+            let again = async {
+                tokio::time::sleep(visible).await;
+                self.find_by_key().await
+            };
+            (found, lease) = kept(&self.home, &self.key, lease, again).await?;
         }
         let mut candidates = Vec::new();
         for info in found {

@@ -23,23 +23,38 @@ tokio::task_local! {
 struct Inside {
     host: usize,
     key: Key,
-    /// It runs in a pause or resume, until whose end every call waits.
-    closed: bool,
+    within: Within,
+}
+
+/// What waits for the end of a hook.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Within {
+    /// An acquire.
+    Flight,
+    /// A pause or resume, until whose end every call waits.
+    Transition,
+    /// A save, until whose end no pause, destroy or other save begins.
+    Save,
 }
 
 /// Runs a hook such that a nested acquire of its own key is recognised.
 pub(super) async fn inside<T>(home: &Home, key: &Key, hook: impl Future<Output = T>) -> T {
-    in_hook(home, key, false, hook).await
+    in_hook(home, key, Within::Flight, hook).await
 }
 
 /// Runs the hook of a pause or resume such that whatever waits for its end is recognised.
 pub(crate) async fn inside_closed<T>(home: &Home, key: &Key, hook: impl Future<Output = T>) -> T {
-    in_hook(home, key, true, hook).await
+    in_hook(home, key, Within::Transition, hook).await
 }
 
-async fn in_hook<T>(home: &Home, key: &Key, closed: bool, hook: impl Future<Output = T>) -> T {
+/// Runs the hook of a save such that whatever waits for its end is recognised.
+pub(crate) async fn inside_save<T>(home: &Home, key: &Key, hook: impl Future<Output = T>) -> T {
+    in_hook(home, key, Within::Save, hook).await
+}
+
+async fn in_hook<T>(home: &Home, key: &Key, within: Within, hook: impl Future<Output = T>) -> T {
     let mut flights = INSIDE.try_with(Clone::clone).unwrap_or_default();
-    flights.push(Inside { host: address(home), key: key.clone(), closed });
+    flights.push(Inside { host: address(home), key: key.clone(), within });
     INSIDE.scope(flights, hook).await
 }
 
@@ -65,17 +80,22 @@ impl HookScope {
 
 /// Refuses a call on a key from inside a hook of the flight of that key: it would wait for itself.
 pub(crate) fn refuse_inside(home: &Home, key: &Key, operation: &'static str) -> Result<()> {
-    refuse(home, key, operation, false)
+    refuse(home, key, operation, &[Within::Flight, Within::Transition])
 }
 
 /// Refuses a call on a key from inside the hook of a pause or resume of that key, for whose end every call waits.
 pub(crate) fn refuse_inside_closed(home: &Home, key: &Key, operation: &'static str) -> Result<()> {
-    refuse(home, key, operation, true)
+    refuse(home, key, operation, &[Within::Transition])
 }
 
-fn refuse(home: &Home, key: &Key, operation: &'static str, closed: bool) -> Result<()> {
+/// Refuses a call that waits for the saves of a key from inside the hook of one.
+pub(crate) fn refuse_inside_save(home: &Home, key: &Key, operation: &'static str) -> Result<()> {
+    refuse(home, key, operation, &[Within::Save])
+}
+
+fn refuse(home: &Home, key: &Key, operation: &'static str, waiting: &[Within]) -> Result<()> {
     let host = address(home);
-    let is_own = |hook: &Inside| hook.host == host && hook.key == *key && (hook.closed || !closed);
+    let is_own = |hook: &Inside| hook.host == host && hook.key == *key && waiting.contains(&hook.within);
     if INSIDE.try_with(|hooks| hooks.iter().any(is_own)).unwrap_or(false) {
         return Err(Error::new(
             ErrorKind::Conflict,
@@ -130,6 +150,7 @@ impl Stage {
 
     fn timed_out(&self, key: &Key, deadline: Duration) -> Error {
         let (stage, attempt) = self.lock().clone();
+        let stage = if stage.is_empty() { "starting" } else { stage };
         match attempt {
             Some(attempt) => Error::new(
                 ErrorKind::OutcomeUnknown,
@@ -327,6 +348,8 @@ fn board(home: &Arc<Home>, key: &Key, wish: &Wish) -> Result<(Waiter, bool)> {
                 && refuses(&flight.wish)
             {
                 let error = spec_conflict(key, field);
+                // What hears of it may come back to the map.
+                drop(flights);
                 home.tell(wish.hooks.as_ref(), key, None, EventKind::Conflict { reason: error.reason() });
                 return Err(error);
             }
@@ -341,7 +364,9 @@ fn board(home: &Arc<Home>, key: &Key, wish: &Wish) -> Result<(Waiter, bool)> {
                 abandoned: Notify::new(),
             });
             flights.insert(key.clone(), Arc::clone(&flight));
-            tokio::spawn(fly(Arc::clone(home), key.clone(), Arc::clone(&flight)));
+            // The hooks that it is begun in wait for it, and so for what its own hooks wait for.
+            let flown = fly(Arc::clone(home), key.clone(), Arc::clone(&flight));
+            tokio::spawn(HookScope::current().run(flown));
             (flight, false)
         }
     };

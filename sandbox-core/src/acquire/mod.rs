@@ -23,7 +23,9 @@ pub use options::{
 pub use self::flight::HookScope;
 
 pub(crate) use self::contend::senior;
-pub(crate) use self::flight::{Stage, inside_closed, refuse_inside, refuse_inside_closed};
+pub(crate) use self::flight::{
+    Stage, inside_closed, inside_save, refuse_inside, refuse_inside_closed, refuse_inside_save,
+};
 pub(crate) use self::home::Home;
 pub(crate) use self::settle::{Absence, settle};
 use crate::events::Events;
@@ -35,6 +37,9 @@ use crate::{DestroyOutcome, Error, Key, Owner, Result, Sandbox, SandboxInfo, San
 
 /// Default of [`Sandboxes::with_record_lease`]: longer than one provider call may last by default.
 pub const DEFAULT_RECORD_LEASE: Duration = Duration::from_secs(90);
+
+/// The longest lease on a record: no clock of a registry overflows by it.
+const LONGEST_RECORD_LEASE: Duration = Duration::from_secs(24 * 3600);
 
 /// The reason of the [`crate::ErrorKind::Timeout`] of a call that waited for another one on the same key; nothing was done.
 pub const REASON_BUSY: &str = "busy";
@@ -141,15 +146,15 @@ impl Sandboxes {
         self.0.teller().subscribe()
     }
 
-    /// Takes the lease on a record for so long, and renews it while a hook runs; default [`DEFAULT_RECORD_LEASE`], 90
-    /// seconds. Give all hosts of one registry the same.
+    /// Takes the lease on a record for so long, one day at most, and renews it while a hook runs; default
+    /// [`DEFAULT_RECORD_LEASE`], 90 seconds. Give all hosts of one registry the same.
     ///
     /// It is how long others wait for a host that died or hangs at work on a key, where the registry does not see its
     /// death (Postgres). It also limits each create call, to five sixths of it: one that takes longer is looked for like
     /// one whose answer was lost.
     #[must_use]
     pub fn with_record_lease(self, lease: Duration) -> Self {
-        self.rebuilt(|home| home.record_lease = lease)
+        self.rebuilt(|home| home.record_lease = lease.min(LONGEST_RECORD_LEASE))
     }
 
     /// Returns the provider.

@@ -8,7 +8,7 @@ use crate::hooks::bounded;
 use crate::lifecycle::finish_destroy;
 use crate::registry::{Lease, Phase, Record};
 use crate::sandbox::Sandbox;
-use crate::tenure::Tenure;
+use crate::tenure::{Tenure, kept};
 use crate::{DestroyOutcome, ErrorKind, Outcome, Result, SandboxInfo};
 
 impl Acquisition {
@@ -19,10 +19,15 @@ impl Acquisition {
         let old = record.id.clone();
         // Looked at first: what another host's credentials made is not to be ended by those that do not show it.
         let info = match &old {
-            Some(id) => match self.look(id, Some(&record)).await? {
-                Look::Here(info) => Some(info),
-                Look::Gone => None,
-            },
+            Some(id) => {
+                let look = kept(&self.home, &self.key, lease, self.look(id, Some(&record)));
+                let look_at;
+                (look_at, lease) = look.await?;
+                match look_at {
+                    Look::Here(info) => Some(info),
+                    Look::Gone => None,
+                }
+            }
             None => None,
         };
         let because = if info.is_some() { ReplacedBecause::OtherSpec } else { ReplacedBecause::Gone };

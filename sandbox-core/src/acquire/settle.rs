@@ -22,12 +22,13 @@ impl Acquisition {
     /// Takes over an open create: its sandbox is adopted, or its absence is proven.
     pub(super) async fn settle_and_go_on(&self, mut record: Record, lease: Lease) -> Result<Acquired> {
         let since = record.begun();
-        let is_to_be_replaced = self.is_to_be_replaced(&record)?;
+        // A conflict with what may not be there is none yet.
+        let is_to_be_replaced = self.is_to_be_replaced(&record);
         // Not where this caller wants another one, or none; nor where the age of an attempt tells contenders apart.
         let may_send = self.home.provider.capabilities().idempotent_create
             && self.home.spans_hosts()
             && self.options.provider_id.is_none()
-            && !is_to_be_replaced
+            && matches!(is_to_be_replaced, Ok(false))
             && (record.replaces.is_none() || self.options.replace_when_gone == ReplaceWhenGone::Create);
         let absence = if may_send { Absence::Seen } else { Absence::Proven };
         if self.options.provider_id.is_some() && !self.home.provider.capabilities().tags {
@@ -40,6 +41,7 @@ impl Acquisition {
         let (found, lease) = kept(&self.home, &self.key, lease, look).await?;
         match found {
             Some(info) => {
+                let is_to_be_replaced = is_to_be_replaced?;
                 let (found, lease) = self.adopt(record, info, since, lease).await?;
                 self.check_named(found.connection.handle.id())?;
                 match is_to_be_replaced {
@@ -226,6 +228,7 @@ pub(crate) async fn settle(
             key: record.key.clone(),
             attempt: Some(record.attempt.clone()),
         };
+        let mut asked_for = Duration::ZERO;
         match home.provider.find(query).await {
             Ok(mut found) => match found.len() {
                 0 if provable => {
@@ -241,13 +244,14 @@ pub(crate) async fn settle(
             },
             Err(lost) if lost.is_retryable() || lost.kind() == ErrorKind::Unavailable => {
                 tracing::debug!(key = %record.key, error = %lost, "the look for a lost create failed; looking again");
+                asked_for = lost.retry_after().unwrap_or_default();
             }
             Err(cause) => {
                 let message = "a create's answer was lost and its sandbox cannot be looked for";
                 return Err(error(ErrorKind::OutcomeUnknown, message.into()).with_source(cause));
             }
         }
-        tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
+        tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0).max(asked_for)).await;
         pause = (pause * 2).min(SETTLE_POLL.1);
     }
 }

@@ -197,7 +197,7 @@ impl Acquisition {
         }
         let every_time = self.hooks.as_ref().is_some_and(|hooks| hooks.runs_on_every_start());
         let ran = if setup == SetupState::Needed || every_time {
-            let hooks = self.start_hooks(&hooks_own, outcome, &mut facts);
+            let hooks = self.start_hooks(&hooks_own, &tenure, outcome, &mut facts);
             self.run_hooks(&hooks_own, &tenure, hooks).await
         } else {
             Ok(())
@@ -240,7 +240,16 @@ impl Acquisition {
     }
 
     /// Restores, puts secrets in place and runs the start hook, each under its own deadline.
-    async fn start_hooks(&self, sandbox: &Sandbox, outcome: AcquireOutcome, facts: &mut Facts) -> Result<()> {
+    ///
+    /// One that stops or destroys the sandbox is the last.
+    async fn start_hooks(
+        &self,
+        sandbox: &Sandbox,
+        tenure: &Tenure,
+        outcome: AcquireOutcome,
+        facts: &mut Facts,
+    ) -> Result<()> {
+        let goes_on = || if tenure.is_at_rest() { Err(self.ended_by_hook()) } else { Ok(()) };
         if let (Some(persist), AcquireOutcome::Created) = (&self.home.persist, outcome) {
             self.stage.enter("restore");
             let reason = match facts.how {
@@ -256,11 +265,13 @@ impl Acquisition {
                     .with_source(error)
             })?;
             facts.restored = Some(report).filter(|report| report.snapshot.is_some());
+            goes_on()?;
         }
         if let Some(hooks) = &self.hooks {
             self.stage.enter("secrets");
             let secrets = async {
                 let files = hooks.secrets(sandbox).await?;
+                goes_on()?;
                 match sandbox.handle() {
                     Some(handle) => put_in_place(&*handle, files).await,
                     None => Ok(()),

@@ -11,7 +11,7 @@ use crate::events::EventKind;
 use crate::hooks::Hooks;
 use crate::lifecycle::{finish_destroy, is_abandoned, owes_a_hook, usual_memory};
 use crate::registry::{Lease, Phase, Record};
-use crate::tenure::{refresh, within};
+use crate::tenure::{kept, refresh, within};
 use crate::{
     ConnectOptions, Connection, Error, ErrorKind, Key, Memory, Result, SandboxId, SandboxInfo,
     SandboxProviderExt as _, SandboxState,
@@ -184,7 +184,10 @@ impl Acquisition {
         let gone = match self.options.provider_id.clone().or(known) {
             Some(id) => {
                 self.stage.enter("find");
-                if let Look::Here(info) = self.look(&id, record.as_ref()).await?
+                let look = kept(&self.home, &self.key, lease, self.look(&id, record.as_ref()));
+                let look_at;
+                (look_at, lease) = look.await?;
+                if let Look::Here(info) = look_at
                     && !self.end_given_up(&info, record.as_ref(), &mut lease).await?
                 {
                     self.check_owner(&info, record.as_ref())?;
@@ -301,6 +304,10 @@ impl Acquisition {
         // One that was made elsewhere carries no generation to check.
         options.generation = info.tags.as_ref().map(|tags| tags.generation.clone());
         if let Some(lease) = self.options.spec.lease {
+            let can = self.home.provider.capabilities();
+            can.check_lease(&self.options.spec).map_err(|error| {
+                error.at(self.home.provider.name(), "acquire").with_context("key", &self.key)
+            })?;
             options = options.with_lease(lease);
         }
         match self.home.provider.connect_opts(&info.id, options).await {

@@ -13,7 +13,7 @@ use crate::fresh_file::put_in_place;
 use crate::hooks::bounded;
 use crate::lifecycle::{self, Unresumed};
 use crate::registry::Phase;
-use crate::tenure::{Held, Tenure};
+use crate::tenure::Held;
 use crate::{ConnectOptions, Error, ErrorKind, Memory, Outcome, Result, SandboxHandle};
 
 pub(super) fn is_paused(error: &Error) -> bool {
@@ -110,7 +110,8 @@ impl Sandbox {
         }
         if let Some(memory) = resumes.hook_due {
             let handle = fate.handle();
-            let hook = self.run_resume_hook(&*handle, memory, held.tenure());
+            let within = self.within_transition(held.tenure(), Weak::new());
+            let hook = within.run_resume_hook(&*handle, memory);
             let hook = inside_closed(home, key, hook);
             match held.keep(home, key, hook).await {
                 // As above, and the record does not know.
@@ -158,23 +159,18 @@ impl Sandbox {
         let mut resumes = fate.close().await;
         resumes.hook_due = Some(memory);
         let handle = fate.handle();
-        let hook = self.run_resume_hook(&*handle, memory, self.lent.clone());
+        let within = self.within_transition(self.lent.clone(), self.lent.clone());
+        let hook = within.run_resume_hook(&*handle, memory);
         inside_closed(&fate.home, &self.shared.key, hook).await?;
         resumes.hook_due = None;
         resumes.done += 1;
         Ok(())
     }
 
-    /// Runs the resume hook and puts the files it returns in place, all under the hook's deadline.
-    async fn run_resume_hook(
-        &self,
-        handle: &dyn SandboxHandle,
-        memory: Memory,
-        transition: Weak<Tenure>,
-    ) -> Result<()> {
+    /// Runs the resume hook with this value and puts the files it returns in place, all under the hook's deadline.
+    async fn run_resume_hook(&self, handle: &dyn SandboxHandle, memory: Memory) -> Result<()> {
         let Some(hooks) = &self.shared.hooks else { return Ok(()) };
-        let within = self.within_transition(transition);
-        let refreshed = async { put_in_place(handle, hooks.on_resume(&within, memory).await?).await };
+        let refreshed = async { put_in_place(handle, hooks.on_resume(self, memory).await?).await };
         bounded("on_resume", self.shared.home.hook_deadline, refreshed).await
     }
 }

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::resume::is_paused;
 use super::{Sandbox, Shared};
+use crate::acquire::{inside_save, refuse_inside_save};
 use crate::events::EventKind;
 use crate::fate::Fate;
 use crate::hooks::{PersistHook, bounded};
@@ -79,9 +80,11 @@ impl Sandbox {
             .with_context("key", &self.shared.key));
         };
         let Some(fate) = self.in_hand("save").await? else { return Err(self.without_sandbox("save")) };
+        refuse_inside_save(&fate.home, &self.shared.key, "save")?;
         let mut last = fate.saves.last.lock().await;
         let begun = Instant::now();
-        bounded("tick", home.hook_deadline, persist.tick(self)).await?;
+        let tick = bounded("tick", home.hook_deadline, persist.tick(self));
+        inside_save(&fate.home, &self.shared.key, tick).await?;
         *last = begun;
         Ok(())
     }
@@ -110,7 +113,7 @@ impl Sandbox {
         let saving = async {
             let info = self.seen(fate, fate.handle().info().await).await?;
             match info.state {
-                SandboxState::Running => persist.tick(self).await,
+                SandboxState::Running => inside_save(&fate.home, &self.shared.key, persist.tick(self)).await,
                 _ => Ok(()),
             }
         };

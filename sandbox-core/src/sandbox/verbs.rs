@@ -28,6 +28,7 @@ impl Sandbox {
     }
 
     async fn pause_fate(&self, fate: &Fate) -> Result<PauseOutcome> {
+        acquire::refuse_inside_save(&fate.home, &self.shared.key, "pause")?;
         let _no_saves = fate.saves.rest().await;
         let paused = Box::pin(self.pause_in_turn(fate)).await;
         if let Err(error) = &paused {
@@ -56,7 +57,7 @@ impl Sandbox {
         let mut resumes = fate.close().await;
         let record = lifecycle::living_record(home, key, fate).await?;
         if let Some(persist) = &home.persist {
-            let within = self.within_transition(held.tenure());
+            let within = self.within_transition(held.tenure(), Weak::new());
             let hook = bounded("before_pause", home.hook_deadline, persist.before_pause(&within));
             held.keep(home, key, acquire::inside_closed(home, key, hook))
                 .await
@@ -85,9 +86,10 @@ impl Sandbox {
         self.resume_after(&fate, epoch).await
     }
 
-    /// The value for the hook of a pause or resume that lasts as long as this.
-    pub(super) fn within_transition(&self, transition: Weak<Tenure>) -> Self {
-        Self { transition, ..self.clone() }
+    /// The value for the hook of a pause or resume that lasts as long as this. The lease of a flight is lent to it only where
+    /// nobody waits for the hook with the lease in hand.
+    pub(super) fn within_transition(&self, transition: Weak<Tenure>, lent: Weak<Tenure>) -> Self {
+        Self { transition, lent, ..self.clone() }
     }
 
     pub(super) fn is_within_transition(&self) -> bool {
@@ -152,6 +154,9 @@ impl Sandbox {
         let Some(fate) = self.in_hand("stop").await? else {
             return Home::stop(home, key, self.wanted_id(), hooks.as_ref()).await;
         };
+        if fate.home.provider.capabilities().pause {
+            acquire::refuse_inside_save(&fate.home, key, "stop")?;
+        }
         self.refuse_stale(&fate).await?;
         let hook = match hooks {
             Some(hooks) => bounded("on_stop", home.hook_deadline, hooks.on_stop(self)).await,
@@ -194,6 +199,7 @@ impl Sandbox {
             Err(error) if error.kind() == ErrorKind::Gone => return self.destroy_gone().await,
             Err(error) => return Err(error),
         };
+        acquire::refuse_inside_save(&fate.home, key, "destroy")?;
         self.refuse_stale(&fate).await?;
         if let Some(persist) = &home.persist {
             drop(fate.saves.rest().await);
