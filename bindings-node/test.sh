@@ -30,6 +30,10 @@ npm pack --silent --pack-destination "$place" >/dev/null
 printf '{"private": true}\n' >"$place/package.json"
 (cd "$place" && npm install --silent --no-audit --no-fund --offline ./sandhold-*.tgz)
 
+# Mastra, beside the package, as its users have it.
+mkdir -p "$place/node_modules/@mastra"
+ln -s "$PWD/node_modules/@mastra/core" "$place/node_modules/@mastra/core"
+
 # Of the installed package alone: what is compiled here is run there.
 node_modules/.bin/tsc --project test/tsconfig.json --outDir "$place/test"
 # What the declarations are held against.
@@ -39,7 +43,7 @@ SANDHOLD_TEST_HOME=$(mktemp -d)
 export SANDHOLD_TEST_HOME
 trap 'rm -rf "$log" "$SANDHOLD_TEST_HOME"' EXIT
 status=0
-(cd "$place" && timeout -k 10 "${TEST_SECONDS:-600}" node --test --test-reporter=spec "$@" test/*.test.js) >"$log" 2>&1 || status=$?
+(cd "$place" && timeout -k 10 "${TEST_SECONDS:-600}" node --test --test-reporter=spec "$@" test/*.test.js test/*.test.mjs) >"$log" 2>&1 || status=$?
 cat "$log"
 # As cargo says it, so that one sum has both.
 count() { grep -oE "^ℹ $1 [0-9]+" "$log" | cut -d ' ' -f 3; }

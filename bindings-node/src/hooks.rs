@@ -93,7 +93,7 @@ impl NativeHookCall {
     #[napi]
     pub fn resolve(&self, env: &Env, files: Option<Vec<Object<'_>>>) -> napi::Result<()> {
         let files: napi::Result<Vec<_>> =
-            files.unwrap_or_default().into_iter().map(|file| fresh(env, file)).collect();
+            files.unwrap_or_default().into_iter().map(|file| fresh(env, self.name, file)).collect();
         self.settle(Ok(files?));
         Ok(())
     }
@@ -126,11 +126,12 @@ impl NativeHookCall {
     }
 }
 
-fn fresh(env: &Env, file: Object<'_>) -> napi::Result<FreshFile> {
-    let mut given = Options::new(env, "onResume", Some(file));
-    let wrong = || type_error(env, "onResume() returns files: give each { path, content }");
+fn fresh(env: &Env, hook: &'static str, file: Object<'_>) -> napi::Result<FreshFile> {
+    let call = if hook == "secrets" { hook } else { "onResume" };
+    let mut given = Options::new(env, call, Some(file));
+    let wrong = || type_error(env, &format!("{call}() returns files: give each {{ path, content }}"));
     let path = given.take::<String>("path")?.ok_or_else(wrong)?;
-    let content = bytes(env, "onResume", "content", given.any("content")?.ok_or_else(wrong)?)?;
+    let content = bytes(env, call, "content", given.any("content")?.ok_or_else(wrong)?)?;
     let mut file = FreshFile::new(path, content);
     if let Some(mode) = given.count("mode")? {
         file.mode = mode;
@@ -199,6 +200,7 @@ impl Callback {
 
 /// The hooks of a host or of an acquire.
 pub(crate) struct NodeHooks {
+    secrets: Option<Callback>,
     on_start: Option<Callback>,
     on_resume: Option<Callback>,
     on_stop: Option<Callback>,
@@ -211,6 +213,7 @@ pub(crate) struct NodeHooks {
 impl NodeHooks {
     /// Takes the hooks out of options; `None` where there are none.
     pub(crate) fn take(given: &mut Options<'_>) -> napi::Result<Option<Arc<Self>>> {
+        let secrets = Callback::take(given, "secrets", "secrets")?;
         let on_start = Callback::take(given, "onStart", "on_start")?;
         let on_resume = Callback::take(given, "onResume", "on_resume")?;
         let on_stop = Callback::take(given, "onStop", "on_stop")?;
@@ -218,11 +221,12 @@ impl NodeHooks {
         let on_event = given.function::<Listener>("onEvent")?;
         let setup_version = given.count("setupVersion")?.unwrap_or(1);
         let every_start = given.take("runsOnEveryStart")?.unwrap_or(false);
-        let any = [&on_start, &on_resume, &on_stop, &on_destroy].into_iter().any(Option::is_some);
+        let any = [&secrets, &on_start, &on_resume, &on_stop, &on_destroy].into_iter().any(Option::is_some);
         if !any && on_event.is_none() {
             return Ok(None);
         }
-        let hooks = Self { on_start, on_resume, on_stop, on_destroy, on_event, setup_version, every_start };
+        let hooks =
+            Self { secrets, on_start, on_resume, on_stop, on_destroy, on_event, setup_version, every_start };
         Ok(Some(Arc::new(hooks)))
     }
 }
@@ -241,6 +245,11 @@ impl core::Hooks for NodeHooks {
 
     fn runs_on_every_start(&self) -> bool {
         self.every_start
+    }
+
+    async fn secrets(&self, sandbox: &core::Sandbox) -> Result<Vec<FreshFile>> {
+        let Some(callback) = &self.secrets else { return Ok(Vec::new()) };
+        callback.call(Occasion::Other(sandbox.clone())).await
     }
 
     async fn on_start(&self, start: core::Start) -> Result<()> {

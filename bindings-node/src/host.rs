@@ -3,17 +3,18 @@
 use std::sync::Arc;
 
 use napi::Env;
-use napi::bindgen_prelude::{Either, Object, PromiseRaw, Unknown};
+use napi::bindgen_prelude::{Object, PromiseRaw, Unknown};
 use napi_derive::napi;
 use sandhold_core as core;
 use sandhold_core::{Owner, Result};
 use sandhold_registry::RegistryUrl;
 use tokio::sync::OnceCell;
 
+use crate::control::NativeProvider;
 use crate::convert::{Options, checked, extract};
 use crate::hooks::NodeHooks;
 use crate::persist::NativeVaultHook;
-use crate::provider::{NativeE2bProvider, NativeLocalProvider, provider};
+use crate::provider::NativeProviders;
 use crate::runtime::{NativeCall, call};
 use crate::sandbox::{NativeSandbox, Taken};
 use crate::stream::NativeEvents;
@@ -52,11 +53,15 @@ impl NativeSandboxes {
     #[napi(constructor)]
     pub fn new(
         env: &Env,
-        at: Either<&NativeLocalProvider, &NativeE2bProvider>,
+        provider: &NativeProvider,
         persist: Option<&NativeVaultHook>,
+        providers: Option<&NativeProviders>,
         options: Option<Object<'_>>,
     ) -> napi::Result<Self> {
-        let mut unopened = core::Sandboxes::new(provider(at));
+        let mut unopened = core::Sandboxes::new(Arc::clone(&provider.0));
+        if let Some(providers) = providers {
+            unopened = unopened.with_providers(providers.0.clone());
+        }
         let mut given = Options::new(env, "Sandboxes", options);
         if let Some(owner) = given.take::<String>("owner")? {
             unopened = unopened.with_owner(checked(env, "owner", Owner::new(owner))?);
@@ -132,6 +137,19 @@ impl NativeSandboxes {
         let key = extract::<String>(env, "find", "key", key)?;
         let host = Arc::clone(&self.0);
         call(env, around, async move { host.open().await?.find(key).await.map(values::maybe) })
+    }
+
+    /// Says that credentials or endpoint were changed on purpose, for the sandbox of a key.
+    #[napi]
+    pub fn confirm_move<'env>(
+        &self,
+        env: &'env Env,
+        around: Option<&NativeCall>,
+        key: Unknown<'_>,
+    ) -> napi::Result<PromiseRaw<'env, bool>> {
+        let key = extract::<String>(env, "confirmMove", "key", key)?;
+        let host = Arc::clone(&self.0);
+        call(env, around, async move { host.open().await?.confirm_move(key).await })
     }
 
     /// Lets a key's sandbox rest, without connecting to it.

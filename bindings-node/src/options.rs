@@ -8,7 +8,8 @@ use napi::{Env, ValueType};
 use sandhold_core as core;
 use sandhold_core::{
     AcquireOptions, CloneOptions, Exclusion, Key, Kind, Mount, MountSource, Network, OnDuplicates, OnExpiry,
-    OnGone, OnSetupFailure, OnSpecConflict, ReplaceWhenGone, Resources, SandboxId, SandboxSpec,
+    OnGone, OnResumeFailure, OnSetupFailure, OnSpecConflict, ReplaceWhenGone, Resources, SandboxId,
+    SandboxSpec,
 };
 
 use crate::convert::{Options, checked, extract};
@@ -38,6 +39,8 @@ pub(crate) fn acquire(
     set(&mut options.on_spec_conflict, given.word("onSpecConflict", &words)?);
     let words = [("keep", OnSetupFailure::Keep), ("destroy", OnSetupFailure::Destroy)];
     set(&mut options.on_setup_failure, given.word("onSetupFailure", &words)?);
+    let words = [("keep", OnResumeFailure::Keep), ("destroy", OnResumeFailure::Destroy)];
+    set(&mut options.on_resume_failure, given.word("onResumeFailure", &words)?);
     let words = [("proven", Exclusion::Proven), ("best_effort", Exclusion::BestEffort)];
     set(&mut options.exclusion, given.word("exclusion", &words)?);
     set(&mut options.hook_deadline, given.millis("hookDeadline")?);

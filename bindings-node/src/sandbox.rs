@@ -34,6 +34,13 @@ impl From<Taken> for NativeSandbox {
     }
 }
 
+impl NativeSandbox {
+    /// The same sandbox.
+    pub(crate) fn sandbox(&self) -> core::Sandbox {
+        self.0.sandbox.clone()
+    }
+}
+
 #[napi]
 impl NativeSandbox {
     /// The key.

@@ -11,6 +11,7 @@ use sandhold_core::{Lagged, Result, ResultStream};
 use tokio::sync::{Mutex, watch};
 
 use crate::js::Data;
+use crate::plain::Plain;
 use crate::runtime::{NativeCall, call, surrounded};
 use crate::values::{self, Event, Maybe, WatchEvent};
 
@@ -117,6 +118,70 @@ impl NativeWatch {
     pub fn close(&self) {
         self.0.close();
     }
+}
+
+/// A stream of values, of one class each: napi has no generic ones.
+macro_rules! stream {
+    ($(#[$doc:meta])* $name:ident of $of:ty as $given:ty) => {
+        $(#[$doc])*
+        #[napi]
+        pub struct $name(Arc<Shared<$of>>);
+
+        impl From<ResultStream<$of>> for $name {
+            fn from(items: ResultStream<$of>) -> Self {
+                Self(Shared::new(items))
+            }
+        }
+
+        #[napi]
+        impl $name {
+            /// Returns the next item; `null` is the end.
+            #[napi]
+            pub fn next<'env>(
+                &self,
+                env: &'env Env,
+                around: Option<&NativeCall>,
+            ) -> napi::Result<PromiseRaw<'env, Maybe<$given>>> {
+                let stream = Arc::clone(&self.0);
+                call(env, around, async move { stream.next().await })
+            }
+
+            /// Ends it.
+            #[napi]
+            pub fn close(&self) {
+                self.0.close();
+            }
+        }
+    };
+}
+
+stream! {
+    /// Sandboxes of a provider.
+    NativeInfos of core::SandboxInfo as values::SandboxInfo
+}
+stream! {
+    /// Snapshots of a provider.
+    NativeSnapshots of core::SnapshotInfo as values::SnapshotInfo
+}
+stream! {
+    /// Lines of a log.
+    NativeLog of core::LogLine as values::LogLine
+}
+stream! {
+    /// Templates of an account.
+    NativeTemplateList of sandhold_e2b::wire::Template as Plain
+}
+stream! {
+    /// Secrets of an account.
+    NativeSecretList of sandhold_e2b::wire::SecretInfo as Plain
+}
+stream! {
+    /// Bytes of a file.
+    NativeBytes of bytes::Bytes as Data
+}
+stream! {
+    /// Records of a registry.
+    NativeRecords of core::Record as values::Record
 }
 
 /// What a host tells: an event, or how many were missed.

@@ -10,6 +10,7 @@ use sandhold_core as core;
 use serde_json::Value;
 
 use crate::js::{Data, Time};
+use crate::plain;
 
 /// How a process ended. A non-zero code is a result, not an error.
 #[napi(object, object_from_js = false, use_nullable = true)]
@@ -122,12 +123,14 @@ pub struct SandboxInfo {
 pub struct Facts {
     pub how: &'static str,
     pub replaced: Option<String>,
+    pub replaced_because: Option<&'static str>,
     pub resumed: Option<&'static str>,
     pub attached: bool,
     pub adopted: bool,
     pub setup: &'static str,
     pub joined: bool,
     pub restored: Option<String>,
+    pub receipt: Option<Value>,
     pub duplicates: Vec<String>,
 }
 
@@ -141,6 +144,111 @@ pub struct Event {
     pub at: Time,
     pub kind: &'static str,
     pub details: BTreeMap<String, Value>,
+}
+
+/// What a provider can do. Times are milliseconds.
+#[napi(object, object_from_js = false, use_nullable = true)]
+#[derive(Debug)]
+pub struct Capabilities {
+    pub list_visibility: Option<f64>,
+    pub create_settle: Option<f64>,
+    pub idempotent_create: bool,
+    pub find_without_waking: bool,
+    pub tags: bool,
+    pub pause: bool,
+    pub pause_keeps_memory: bool,
+    pub pause_without_memory: bool,
+    pub lease: bool,
+    pub max_lease: Option<f64>,
+    pub snapshot: bool,
+    pub snapshot_keeps_memory: bool,
+    pub fork: bool,
+    pub metrics: bool,
+    pub logs: bool,
+    pub update_network: bool,
+    pub dial: bool,
+    pub retained_output: bool,
+    pub signal_tree: bool,
+    pub host_mounts: bool,
+    pub egress_policy: bool,
+    pub port_auth: bool,
+    pub binary_exec: bool,
+}
+
+/// Facts about a snapshot that a provider keeps.
+#[napi(object, object_from_js = false, use_nullable = true)]
+#[derive(Debug)]
+pub struct SnapshotInfo {
+    pub id: String,
+    pub names: Vec<String>,
+    pub created_at: Option<Time>,
+    pub sandbox: Option<String>,
+}
+
+/// A line that a provider logged.
+#[napi(object, object_from_js = false)]
+#[derive(Debug)]
+pub struct LogLine {
+    pub at: Time,
+    pub level: String,
+    pub message: String,
+}
+
+/// What a sandbox uses. Sizes are bytes.
+#[napi(object, object_from_js = false, use_nullable = true)]
+#[derive(Debug)]
+pub struct Metrics {
+    pub at: Option<Time>,
+    pub cpu_count: f64,
+    pub cpu_used_percent: f64,
+    pub memory_used: i64,
+    pub memory_cache: i64,
+    pub memory_total: i64,
+    pub disk_used: i64,
+    pub disk_total: i64,
+}
+
+/// An attempt that was given up.
+#[napi(object, object_from_js = false)]
+#[derive(Debug)]
+pub struct Abandoned {
+    pub attempt: String,
+    pub at: Time,
+}
+
+/// What a registry remembers of a key.
+#[napi(object, object_from_js = false, use_nullable = true)]
+#[derive(Debug)]
+pub struct Record {
+    pub owner: String,
+    pub key: String,
+    pub version: i64,
+    pub fence: i64,
+    pub provider: String,
+    pub fingerprint: String,
+    pub id: Option<String>,
+    pub generation: String,
+    pub attempt: String,
+    pub phase: &'static str,
+    pub phase_since: Time,
+    pub spec: Value,
+    pub setup_done: Option<i64>,
+    pub abandoned: Vec<Abandoned>,
+    pub replaces: Option<String>,
+    pub replaced_because: Option<&'static str>,
+}
+
+/// Something that provider and registry do not agree about, or that nobody has finished.
+#[napi(object, object_from_js = false, use_nullable = true)]
+#[derive(Debug)]
+pub struct Finding {
+    pub kind: &'static str,
+    pub owner: Option<String>,
+    pub key: Option<String>,
+    pub info: Option<SandboxInfo>,
+    pub record: Option<Record>,
+    pub keeps: Option<String>,
+    pub made: Option<String>,
 }
 
 /// A value, or `null`.
@@ -294,12 +402,14 @@ impl From<&core::Facts> for Facts {
         Self {
             how: how(&facts.how),
             replaced,
+            replaced_because: facts.replaced_because.map(core::ReplacedBecause::as_str),
             resumed,
             attached: facts.how == core::How::Attached,
             adopted: facts.how == core::How::Adopted,
             setup: setup(facts.setup),
             joined: facts.joined,
             restored: facts.restored.as_ref().and_then(|report| report.snapshot.clone()),
+            receipt: facts.restored.as_ref().and_then(|report| report.receipt.as_ref()).map(plain::facts),
             duplicates: facts.duplicates.iter().map(ToString::to_string).collect(),
         }
     }
@@ -320,6 +430,121 @@ pub(crate) fn setup(setup: core::SetupState) -> &'static str {
     match setup {
         core::SetupState::Done => "done",
         _ => "needed",
+    }
+}
+
+/// Milliseconds, where there is a time.
+fn millis(time: Option<std::time::Duration>) -> Option<f64> {
+    time.map(|time| time.as_secs_f64() * 1000.0)
+}
+
+impl From<core::Capabilities> for Capabilities {
+    fn from(can: core::Capabilities) -> Self {
+        Self {
+            list_visibility: millis(can.list_visibility),
+            create_settle: millis(can.create_settle),
+            idempotent_create: can.idempotent_create,
+            find_without_waking: can.find_without_waking,
+            tags: can.tags,
+            pause: can.pause,
+            pause_keeps_memory: can.pause_keeps_memory,
+            pause_without_memory: can.pause_without_memory,
+            lease: can.lease,
+            max_lease: millis(can.max_lease),
+            snapshot: can.snapshot,
+            snapshot_keeps_memory: can.snapshot_keeps_memory,
+            fork: can.fork,
+            metrics: can.metrics,
+            logs: can.logs,
+            update_network: can.update_network,
+            dial: can.dial,
+            retained_output: can.retained_output,
+            signal_tree: can.signal_tree,
+            host_mounts: can.host_mounts,
+            egress_policy: can.egress_policy,
+            port_auth: can.port_auth,
+            binary_exec: can.binary_exec,
+        }
+    }
+}
+
+impl From<core::SnapshotInfo> for SnapshotInfo {
+    fn from(info: core::SnapshotInfo) -> Self {
+        Self {
+            id: info.id.to_string(),
+            names: info.names,
+            created_at: info.created_at.map(Into::into),
+            sandbox: info.sandbox.map(|id| id.to_string()),
+        }
+    }
+}
+
+impl From<core::LogLine> for LogLine {
+    fn from(line: core::LogLine) -> Self {
+        Self { at: line.at.into(), level: line.level, message: line.message }
+    }
+}
+
+impl From<core::Metrics> for Metrics {
+    fn from(metrics: core::Metrics) -> Self {
+        Self {
+            at: metrics.at.map(Into::into),
+            cpu_count: metrics.cpu_count,
+            cpu_used_percent: metrics.cpu_used_percent,
+            memory_used: number(metrics.memory_used),
+            memory_cache: number(metrics.memory_cache),
+            memory_total: number(metrics.memory_total),
+            disk_used: number(metrics.disk_used),
+            disk_total: number(metrics.disk_total),
+        }
+    }
+}
+
+impl From<core::Record> for Record {
+    fn from(record: core::Record) -> Self {
+        Self {
+            owner: record.owner.to_string(),
+            key: record.key.to_string(),
+            version: number(record.version),
+            fence: number(record.fence),
+            provider: record.provider,
+            fingerprint: record.fingerprint,
+            id: record.id.map(|id| id.to_string()),
+            generation: record.generation.to_string(),
+            attempt: record.attempt.to_string(),
+            phase: record.phase.as_str(),
+            phase_since: record.phase_since.into(),
+            spec: plain::facts(&record.spec),
+            setup_done: record.setup_done.map(number),
+            abandoned: record
+                .abandoned
+                .into_iter()
+                .map(|given_up| Abandoned { attempt: given_up.attempt.to_string(), at: given_up.at.into() })
+                .collect(),
+            replaces: record.replaces.map(|id| id.to_string()),
+            replaced_because: record.replaced_because.map(core::ReplacedBecause::as_str),
+        }
+    }
+}
+
+impl From<&core::Finding> for Finding {
+    fn from(finding: &core::Finding) -> Self {
+        let name = finding.name();
+        Self {
+            kind: finding.as_str(),
+            owner: name.map(|(owner, _)| owner.to_string()),
+            key: name.map(|(_, key)| key.to_string()),
+            info: finding.info().cloned().map(Into::into),
+            record: finding.record().cloned().map(Into::into),
+            keeps: match finding {
+                core::Finding::Duplicate { keeps, .. } => Some(keeps.to_string()),
+                _ => None,
+            },
+            made: match finding {
+                core::Finding::OpenCreate { made, .. } => made.as_ref().map(ToString::to_string),
+                _ => None,
+            },
+        }
     }
 }
 

@@ -95,6 +95,23 @@ test('a resume hook refreshes files', async t => {
   assert.deepEqual(memories, ['kept'])
 })
 
+test('files with secrets are in place before the start hook runs', async t => {
+  const key = newKey(t)
+  let seen = ''
+  await host().acquire(key, {
+    secrets: async sandbox => [{ path: '/home/user/token', content: `of ${sandbox.key}` }],
+    onStart: async ({ sandbox }) => {
+      seen = (await sandbox.shell('cat token; stat -c %a token')).stdout.text()
+    }
+  })
+  assert.equal(seen, `of ${key}600\n`)
+  const other = newKey(t)
+  await assert.rejects(host().acquire(other, { secrets: (() => [{}]) as never }), (error: unknown) => {
+    assert.ok(error instanceof sandhold.UnexpectedError)
+    return error.cause instanceof TypeError && /secrets\(\)/.test(error.cause.message)
+  })
+})
+
 test('a resume hook that returns something else is told so', async t => {
   const sandbox = await newSandbox(t, { onResume: (() => [{ path: 3 }]) as never })
   await sandbox.pause()

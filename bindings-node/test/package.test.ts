@@ -20,10 +20,10 @@ test('the native part has what the face was written for, and nothing else', () =
     const members = [...(body ?? '').matchAll(/^ {4}(?:readonly )?(\w+)[(:]/gm)].map(member => member[1] ?? '')
     wanted[name ?? ''] = [...members, ...(base ? wanted[base] ?? [] : [])].sort()
   }
-  // These two are one interface each in the face.
-  wanted['NativeWatch'] = wanted['NativeStream'] ?? []
-  wanted['NativeE2bProvider'] = wanted['NativeProvider'] ?? []
-  const found = Object.keys(native).filter(name => name !== 'errorKinds')
+  // These are one interface in the face.
+  const streams = ['Watch', 'Infos', 'Snapshots', 'Log', 'TemplateList', 'SecretList', 'Bytes', 'Records']
+  for (const name of streams) wanted[`Native${name}`] = wanted['NativeStream'] ?? []
+  const found = Object.keys(native).filter(name => name.startsWith('Native'))
   assert.ok(found.length > 10)
   for (const name of found) {
     const members = Object.getOwnPropertyNames(native[name].prototype).filter(member => member !== 'constructor')
@@ -57,6 +57,21 @@ test('the examples of the README run as they are pasted', async () => {
   assert.match(said[1] ?? '', /^1\n2\n3\n0\n$/)
   const provider = new sandhold.LocalProvider({ home: join(place, '.local/state/sandhold') })
   await new sandhold.Sandboxes(provider).destroy('session-42')
+})
+
+test('the native part is found in the package for this platform too', () => {
+  const place = directory()
+  const [face, platform] = ['node_modules/sandhold', `node_modules/@sandhold/node-linux-${process.arch}-gnu`].map(name => join(place, name)) as [string, string]
+  mkdirSync(face, { recursive: true })
+  mkdirSync(platform, { recursive: true })
+  for (const name of ['dist', 'package.json']) cpSync(join(installed, name), join(face, name), { recursive: true })
+  const program = ['-e', "console.log(new (require('sandhold').LocalProvider)().name)"]
+  const env = { PATH: process.env['PATH'], HOME: place }
+  const run = () => execFileSync(process.execPath, program, { encoding: 'utf8', env, cwd: place, stdio: ['ignore', 'pipe', 'pipe'] })
+  assert.throws(run, /the package @sandhold\/node-linux-\w+-gnu is not installed/)
+  writeFileSync(join(platform, 'package.json'), '{}')
+  for (const name of ['sandhold.node', 'bin']) symlinkSync(join(installed, name), join(platform, name))
+  assert.equal(run(), 'local\n')
 })
 
 test('both kinds of modules get the same classes', async () => {

@@ -193,10 +193,15 @@ export function originOf(error: unknown): NativeFailure | undefined {
  */
 export function decoded(thrown: unknown): unknown {
   const failure = thrown instanceof Error && 'failure' in thrown ? thrown.failure : undefined
-  return failure instanceof native.NativeFailure ? made(failure) : thrown
+  return failure instanceof native.NativeFailure ? failed(failure) : thrown
 }
 
-function made(failure: NativeFailure): SandboxError {
+/**
+ * Makes the error of a failure.
+ *
+ * @internal
+ */
+export function failed(failure: NativeFailure): SandboxError {
   const { text, message: detail, reason, retryable, retryAfter, outcome, provider, operation, context } = failure
   const fields = { detail, reason, retryable, retryAfter, outcome, provider, operation, context }
   const error = new (byKind[failure.kind] ?? SandboxError)(text, fields, causeOf(failure.cause))
@@ -212,7 +217,7 @@ function causeOf(cause: NativeFailure['cause']): ErrorOptions | undefined {
   if (cause instanceof native.NativeThrown) {
     return { cause: cause.value }
   }
-  return { cause: made(cause) }
+  return { cause: failed(cause) }
 }
 
 /**

@@ -33,6 +33,13 @@ export interface FreshFile {
 
 /** Functions that may be asynchronous, and may call the sandbox that they get. */
 export interface Hooks {
+  /**
+   * Returns files with secrets, which are put in place before the start hook and after the work was put back. Runs whenever the
+   * start hook does.
+   */
+  secrets?:
+    | ((sandbox: Sandbox, context: HookContext) => readonly FreshFile[] | null | undefined | void | Promise<readonly FreshFile[] | null | undefined | void>)
+    | null
   /** Runs for a new sandbox before anybody gets it, and again where it did not complete. */
   onStart?: ((start: Start, context: HookContext) => unknown) | null
   /** Runs after a resume; the files that it returns are written. */
@@ -63,9 +70,10 @@ export interface Hooks {
  * @internal
  */
 export function native<T extends Hooks>(options: T): object {
-  const { onStart, onResume, onStop, onDestroy, onEvent, ...rest } = options
+  const { secrets, onStart, onResume, onStop, onDestroy, onEvent, ...rest } = options
   return {
     ...rest,
+    secrets: dispatcher(secrets, 'secrets', (hook, call, context) => hook(new Sandbox(call.sandbox), context)),
     onStart: dispatcher(onStart, 'onStart', (hook, call, context) => {
       const { outcome, setup, facts } = call
       return hook({ sandbox: new Sandbox(call.sandbox), outcome, setup, facts } as Start, context)
@@ -98,7 +106,7 @@ function dispatcher<H extends (...told: never[]) => unknown>(
     void inside(call.scope, async () => {
       try {
         const returned = await run(hook, call, { signal: controller.signal })
-        call.resolve(name === 'onResume' ? returned : undefined)
+        call.resolve(name === 'onResume' || name === 'secrets' ? returned : undefined)
       } catch (thrown) {
         call.reject(thrown, originOf(thrown))
       } finally {

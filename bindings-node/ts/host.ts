@@ -4,7 +4,8 @@ import { now } from './errors'
 import { native as hooks } from './hooks'
 import { native, type NativeSandboxes } from './native'
 import type { AcquireOptions, HostOptions } from './options'
-import { E2bProvider, LocalProvider } from './provider'
+import { Provider, Providers } from './provider'
+import { VaultHook } from './persist'
 import { Sandbox } from './sandbox'
 import { Events } from './stream'
 import type { DestroyOutcome, SandboxInfo, StopOutcome } from './values'
@@ -13,12 +14,22 @@ import type { DestroyOutcome, SandboxInfo, StopOutcome } from './values'
 export class Sandboxes {
   readonly #native: NativeSandboxes
 
-  constructor(provider: LocalProvider | E2bProvider, options: HostOptions = {}) {
-    if (!(provider instanceof LocalProvider || provider instanceof E2bProvider)) {
-      throw new TypeError("Sandboxes() argument 'provider': give a LocalProvider or an E2bProvider")
+  /** The provider. */
+  readonly provider: Provider
+
+  constructor(provider: Provider, options: HostOptions = {}) {
+    if (!(provider instanceof Provider)) {
+      throw new TypeError("Sandboxes() argument 'provider': give a LocalProvider, an E2bProvider or one of Providers")
     }
-    const { persist, ...rest } = options
-    this.#native = now(() => new native.NativeSandboxes(provider.native, persist?.native, hooks(rest)))
+    const { persist, providers, ...rest } = options
+    if (persist && !(persist instanceof VaultHook)) throw new TypeError("Sandboxes() argument 'persist': give a VaultHook")
+    if (providers && !(providers instanceof Providers)) {
+      throw new TypeError("Sandboxes() argument 'providers': give Providers")
+    }
+    this.provider = provider
+    this.#native = now(
+      () => new native.NativeSandboxes(provider.provider, persist?.native, providers?.native, hooks(rest))
+    )
   }
 
   /** Finds, connects or creates the one sandbox of a key. */
@@ -36,6 +47,14 @@ export class Sandboxes {
   /** Looks for the sandbox that a key has, without waking or making one. */
   find(key: string, options: CallOptions = {}): Promise<SandboxInfo | null> {
     return call(options.signal, around => this.#native.find(around, key))
+  }
+
+  /**
+   * Says that the credentials or the endpoint were changed on purpose, for the sandbox of a key that fails with
+   * `OwnershipError`, reason `fingerprint`. Returns whether they differed; afterwards the old sandbox counts as gone.
+   */
+  confirmMove(key: string, options: CallOptions = {}): Promise<boolean> {
+    return call(options.signal, around => this.#native.confirmMove(around, key))
   }
 
   /** Lets a key's sandbox rest, without connecting to it. */

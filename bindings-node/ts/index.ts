@@ -3,6 +3,7 @@
  *
  * @packageDocumentation
  */
+export { SandboxAccess } from './access'
 export type { CallOptions } from './call'
 export {
   AlreadyExistsError,
@@ -32,44 +33,126 @@ export type { FreshFile, HookContext, Hooks, Start } from './hooks'
 export { Sandboxes } from './host'
 export type {
   AcquireOptions,
+  AdoptOptions,
   AttachOptions,
+  AzureOptions,
   Body,
+  BranchOptions,
+  BudgetOptions,
+  BuildOptions,
+  BundleLimits,
+  BundleOptions,
+  CaptureOptions,
   CloneOptions,
+  CopyOptions,
+  DefaultTemplate,
   E2bOptions,
   ExecOptions,
+  FetchOptions,
   FileOptions,
+  ForkOptions,
+  GcOptions,
+  GcsOptions,
   HostOptions,
+  ImportOptions,
   Kind,
+  ListFilter,
   ListOptions,
   LocalOptions,
+  LogOptions,
+  MetadataOptions,
+  MirrorOptions,
+  MirrorVerifyOptions,
   Mount,
+  PauseOptions,
+  Progress,
+  ProvidersOptions,
   ReadOptions,
+  ReconcileOptions,
+  ReconcilePolicy,
+  RecordFilter,
+  RepositoryRepairOptions,
   Resources,
+  RestoreOptions,
+  Retention,
+  Retry,
+  S3Options,
+  SignOptions,
+  SnapshotFilter,
+  SnapshotOptions,
   Spec,
   StartOptions,
+  VaultHookOptions,
+  VerifyOptions,
+  VolumeListOptions,
+  VolumeOptions,
   WatchOptions,
   WriteOptions
 } from './options'
 export { VaultHook } from './persist'
 export { Process, type Signal } from './process'
-export { E2bProvider, LocalProvider } from './provider'
+export { E2bProvider, LocalProvider, Provider, Providers } from './provider'
+export type { Abandoned, Finding, Kept, Record, Step } from './records'
+export { OrphanReport, ReconcilePlan, Reconciler, Registry, type StepOutcome } from './reconcile'
 export { Sandbox } from './sandbox'
 export { Download, Events, Stream, Watch } from './stream'
+export { Recipe, TemplateBuild, Templates } from './templates'
 export { Captured } from './values'
 export type {
   AcquireOutcome,
+  AssignedTags,
+  BuildAnswer,
+  BuildInfo,
+  Bundle,
+  BundleHeader,
+  Capabilities,
+  Collected,
   DestroyOutcome,
   EntryInfo,
   Event,
+  Examined,
   ExecOutput,
   ExitStatus,
   Facts,
+  Fetched,
+  Flaw,
+  Imported,
   Isolation,
+  LogLine,
+  Metrics,
+  MirroredRepo,
+  MirroredSnapshot,
+  MirroredSnapshots,
+  Missing,
+  Orphan,
   Output,
   OutputStream,
   PauseOutcome,
+  PortAccess,
   ProcessInfo,
+  Promised,
+  Pruned,
+  Receipt,
+  RemoteCopy,
+  Repaired,
+  RepositoryRepaired,
+  Restored,
+  RestoredBranch,
   SandboxInfo,
+  SecretInfo,
+  SettingsChange,
+  SideManifest,
+  Snapshot,
+  SnapshotInfo,
   StopOutcome,
+  Template,
+  Tag,
+  Unfinished,
+  Verified,
+  VolumeEntry,
+  Volume,
   WatchEvent
 } from './values'
+export { PersistConfig, PersistSettings } from './settings'
+export { Mirror, MirrorConfig, Session, Vault, type Resumed } from './vault'
+export { Secrets, VolumeContent, Volumes } from './volumes'

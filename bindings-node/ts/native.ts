@@ -5,20 +5,41 @@
  * @internal
  */
 import { existsSync } from 'node:fs'
-import { join } from 'node:path'
-import type { CloneOptions } from './options'
+import { dirname, join } from 'node:path'
+import type { CloneOptions, Retention } from './options'
+import type { Finding, Kept, Record as Remembered, Step } from './records'
 import type {
+  AssignedTags,
+  Bundle,
+  BundleHeader,
+  Capabilities,
+  Collected,
   DestroyOutcome,
   EntryInfo,
   Event,
+  Examined,
   ExitStatus,
   Facts,
+  LogLine,
+  Metrics,
+  MirroredRepo,
   Output,
   OutputStream,
   PauseOutcome,
+  PortAccess,
   ProcessInfo,
+  Pruned,
+  Repaired,
+  RepositoryRepaired,
+  Restored,
+  RestoredBranch,
   SandboxInfo,
+  SettingsChange,
+  SnapshotInfo,
   StopOutcome,
+  Unfinished,
+  Verified,
+  Volume,
   WatchEvent
 } from './values'
 
@@ -31,6 +52,9 @@ export interface NativeCall {
 export interface NativeScope {
   readonly [opaque]: 'scope'
 }
+
+/** Facts as JSON; `facts` makes values of JavaScript of them. */
+export type Told = Record<string, unknown>
 
 declare const opaque: unique symbol
 
@@ -58,20 +82,232 @@ export interface NativeThrown {
 
 export interface NativeProvider {
   readonly name: string
+  readonly capabilities: Capabilities
+  readonly fingerprint: string
+  find(around: Around, id: string): Promise<SandboxInfo | null>
+  findKey(around: Around, owner: string, key: string): Promise<SandboxInfo[]>
+  list(around: Around, filter: object): Promise<NativeStream<SandboxInfo>>
+  pause(around: Around, id: string, options: object): Promise<PauseOutcome>
+  destroy(around: Around, id: string): Promise<DestroyOutcome>
+  setLease(around: Around, id: string, lease: number): Promise<void>
+  snapshot(around: Around, id: string, options: object): Promise<SnapshotInfo>
+  listSnapshots(around: Around, filter: object): Promise<NativeStream<SnapshotInfo>>
+  deleteSnapshot(around: Around, snapshot: string): Promise<DestroyOutcome>
+  fork(around: Around, id: string, options: object): Promise<string>
+  logs(around: Around, id: string, options: object): Promise<NativeStream<LogLine>>
+  metrics(around: Around, id: string): Promise<Metrics>
+  updateNetwork(around: Around, id: string, network: string): Promise<void>
 }
 
-export interface NativeLocalProvider extends NativeProvider {
+export interface NativeLocalProvider {
+  readonly provider: NativeProvider
   readonly home: string
+  probe(around: Around): Promise<Record<string, unknown>>
+  importTemplate(around: Around, directory: string, names: readonly string[]): Promise<SnapshotInfo>
+}
+
+export interface NativeE2bProvider {
+  readonly provider: NativeProvider
+  readonly templates: NativeTemplates
+  readonly volumes: NativeVolumes
+  readonly secrets: NativeSecrets
+  access(around: Around, id: string): Promise<NativeAccess>
+  updateNetworkPolicy(around: Around, id: string, policy: object): Promise<void>
+  detail(around: Around, id: string): Promise<Record<string, unknown>>
+}
+
+/** The providers of a program, by name. */
+export interface NativeProviders {
+  names(): string[]
+  fromName(name: string): NativeProvider
+  fromEnv(): NativeProvider
+}
+
+export interface NativeAccess {
+  readonly trafficToken: string | null
+  readonly envdToken: string | null
+  host(port: number): string
+  port(port: number): PortAccess
+  downloadUrl(path: string, options: object): string
+  uploadUrl(path: string, options: object): string
+}
+
+export interface NativeVolumes {
+  create(around: Around, name: string): Promise<NativeVolumeContent>
+  open(around: Around, id: string): Promise<NativeVolumeContent>
+  list(around: Around): Promise<Volume[]>
+  delete(around: Around, id: string): Promise<DestroyOutcome>
+}
+
+export interface NativeVolumeContent {
+  readonly id: string
+  readonly name: string
+  stat(around: Around, path: string): Promise<Told>
+  change(around: Around, path: string, options: object): Promise<Told>
+  remove(around: Around, path: string): Promise<void>
+  list(around: Around, path: string, options: object): Promise<Told[]>
+  makeDir(around: Around, path: string, options: object): Promise<Told>
+  read(around: Around, path: string): Promise<NativeStream<Buffer>>
+  write(around: Around, path: string, body: NativeUpload | string | Uint8Array, options: object): Promise<Told>
+}
+
+export interface NativeSecrets {
+  create(around: Around, name: string, value: string, options: object): Promise<Told>
+  update(around: Around, secret: string, value: string, options: object): Promise<Told>
+  get(around: Around, secret: string): Promise<Told>
+  list(): NativeStream<Told>
+  delete(around: Around, secret: string): Promise<DestroyOutcome>
+}
+
+/** Every call returns another one. */
+export interface NativeRecipe {
+  withRegistry(registry: object): NativeRecipe
+  withContext(directory: string): NativeRecipe
+  copy(source: string, target: string, options: object): NativeRecipe
+  run(command: string, options: object): NativeRecipe
+  env(name: string, value: string): NativeRecipe
+  workdir(path: string): NativeRecipe
+  user(name: string): NativeRecipe
+  startCommand(command: string): NativeRecipe
+  readyCommand(command: string): NativeRecipe
+}
+
+export interface NativeTemplates {
+  exists(around: Around, name: string): Promise<boolean>
+  start(around: Around, recipe: NativeRecipe, options: object): Promise<NativeTemplateBuild>
+  build(around: Around, recipe: NativeRecipe, options: object): Promise<NativeTemplateBuild>
+  list(): NativeStream<Told>
+  get(around: Around, name: string): Promise<Told>
+  delete(around: Around, name: string): Promise<DestroyOutcome>
+  setPublic(around: Around, name: string, isPublic: boolean): Promise<void>
+  tags(around: Around, name: string): Promise<Told[]>
+  assignTags(around: Around, target: string, tags: readonly string[]): Promise<AssignedTags>
+  removeTags(around: Around, name: string, tags: readonly string[]): Promise<void>
+}
+
+export interface NativeTemplateBuild {
+  readonly templateId: string
+  readonly buildId: string
+  readonly names: string[]
+  status(around: Around, logsOffset: number): Promise<Told>
+  logs(): NativeStream<LogLine>
+  wait(around: Around): Promise<void>
+}
+
+export interface NativeRegistry {
+  scope(around: Around): Promise<'process' | 'machine' | 'cluster'>
+  load(around: Around, owner: string, key: string): Promise<Remembered | null>
+  list(around: Around, filter: object): Promise<NativeStream<Remembered>>
+}
+
+export interface NativeReconciler {
+  orphans(around: Around): Promise<NativeOrphanReport>
+}
+
+export interface NativeOrphanReport {
+  readonly findings: Finding[]
+  readonly sandboxes: number
+  readonly records: number
+  plan(policy: object): NativeReconcilePlan
+}
+
+export interface NativeReconcilePlan {
+  readonly steps: Step[]
+  readonly kept: Kept[]
+  retain(keep: boolean[]): NativeReconcilePlan
+  apply(around: Around): Promise<NativeStepOutcome[]>
+}
+
+export interface NativeStepOutcome {
+  readonly step: Step
+  readonly outcome: 'done' | 'held' | 'changed' | 'failed'
+  readonly error: NativeFailure | null
+}
+
+export interface NativeVault {
+  readonly key: string
+  gitDir(around: Around): Promise<string>
+  capture(around: Around, workspace: string, options: object): Promise<Told>
+  captureSandbox(around: Around, sandbox: NativeSandbox, path: string, options: object): Promise<Told | null>
+  captureBaseline(around: Around, workspace: string, options: object): Promise<Told | null>
+  begin(around: Around, workspace: string, options: object): Promise<NativeSession>
+  resume(around: Around, id: string, options: object): Promise<NativeSession>
+  restore(around: Around, id: string, target: string, options: object): Promise<Restored>
+  restoreSandbox(around: Around, sandbox: NativeSandbox, path: string, id: string, options: object): Promise<Restored>
+  restoreBranch(around: Around, id: string, workspace: string, options: object): Promise<RestoredBranch>
+  restorePatch(around: Around, id: string, file: string): Promise<number>
+  unfinishedRestores(around: Around): Promise<Unfinished[]>
+  snapshots(around: Around): Promise<Told[]>
+  snapshot(around: Around, id: string): Promise<Told>
+  newestOfSandbox(around: Around, key: string, path: string): Promise<Told | null>
+  sideManifest(around: Around, id: string): Promise<Told>
+  verify(around: Around, id: string, options: object): Promise<Examined>
+  verifyAll(around: Around, options: object): Promise<Examined[]>
+  repairRepository(around: Around, workspace: string, options: object): Promise<RepositoryRepaired>
+  gc(around: Around, options: object): Promise<Collected>
+  repair(around: Around, options: object): Promise<Repaired>
+  prune(around: Around, retention: object): Promise<Pruned>
+  setRetention(around: Around, id: string, retention: string | null): Promise<Told>
+  writeBundle(around: Around, id: string, path: string, options: object): Promise<Bundle>
+  importBundle(around: Around, path: string, options: object): Promise<Told>
+  adoptBundle(around: Around, path: string, options: object): Promise<Told>
+}
+
+export interface NativeSession {
+  readonly id: string | null
+  capture(around: Around): Promise<Told | null>
+  end(around: Around, outcome: string, exitCode: number | null | undefined): Promise<Told | null>
+}
+
+export interface NativeMirror {
+  check(around: Around): Promise<void>
+  repos(around: Around): Promise<MirroredRepo[]>
+  snapshots(around: Around, repo: string): Promise<Told>
+  orphans(around: Around, repo: string): Promise<Told[]>
+  deleteOrphan(around: Around, orphan: object): Promise<void>
+  upload(around: Around, vault: NativeVault, id: string, options: object): Promise<Told>
+  resume(around: Around, vault: NativeVault): Promise<NativeUploaded[]>
+  queued(around: Around, vault: NativeVault): Promise<string[]>
+  fetch(around: Around, vault: NativeVault, id: string, options: object): Promise<Told>
+  restore(around: Around, vault: NativeVault, id: string, target: string, options: object): Promise<Restored>
+  verify(around: Around, vault: NativeVault, id: string, options: object): Promise<Verified>
+}
+
+/** What became of an upload that was in the queue. */
+export interface NativeUploaded {
+  readonly id: string
+  readonly snapshot: Told | null
+  readonly error: NativeFailure | null
 }
 
 export interface NativeVaultHook {
-  readonly [opaque]: 'vault'
+  save(around: Around, sandbox: NativeSandbox): Promise<Told | null>
+  load(around: Around, sandbox: NativeSandbox): Promise<Told | null>
+  apply(around: Around, config: NativePersistConfig): Promise<void>
+}
+
+export interface NativePersistConfig {
+  readonly interval: number | null
+  readonly retention: Retention
+  readonly rules: Told
+  readonly mirror: object | null
+  withUserFile(text: string | Uint8Array): NativePersistConfig
+  withProjectFile(text: string | Uint8Array): NativePersistConfig
+}
+
+export interface NativePersistSettings {
+  withHost(text: string | Uint8Array): NativePersistSettings
+  resolve(): NativePersistConfig
+  pinned(): string[]
+  update(change: string | Uint8Array): SettingsChange
+  save(around: Around, chosen: string): Promise<void>
 }
 
 export interface NativeSandboxes {
   acquire(around: Around, key: string, options: object): Promise<NativeSandbox>
   lazy(around: Around, key: string, options: object): Promise<NativeSandbox>
   find(around: Around, key: string): Promise<SandboxInfo | null>
+  confirmMove(around: Around, key: string): Promise<boolean>
   stop(around: Around, key: string): Promise<StopOutcome>
   destroy(around: Around, key: string): Promise<DestroyOutcome>
   events(around: Around): Promise<NativeEvents>
@@ -179,18 +415,59 @@ export interface Native {
   NativeFailure: new () => NativeFailure
   NativeThrown: new () => NativeThrown
   NativeLocalProvider: new (options: object, packagedHelper: string | undefined) => NativeLocalProvider
-  NativeE2bProvider: new (options: object) => NativeProvider
-  NativeVaultHook: new (home: string, key: string, path: string, options: object) => NativeVaultHook
+  NativeE2bProvider: new (options: object, recipe: NativeRecipe | undefined) => NativeE2bProvider
+  NativeProviders: new (
+    options: object,
+    packagedHelper: string | undefined,
+    recipe: NativeRecipe | undefined
+  ) => NativeProviders
+  NativeRecipe: {
+    fromImage(image: string): NativeRecipe
+    fromTemplate(template: string): NativeRecipe
+    fromDockerfileText(text: string, context: string, args: Record<string, string>): NativeRecipe
+  }
+  NativeRegistry: new (url: string) => NativeRegistry
+  NativeReconciler: new (provider: NativeProvider, registry: NativeRegistry, options: object) => NativeReconciler
+  NativeVault: new (home: string, key: string, inRepo: boolean) => NativeVault
+  NativeMirror: new (config: object) => NativeMirror
+  NativeVaultHook: new (
+    vault: NativeVault,
+    path: string,
+    mirror: NativeMirror | undefined,
+    options: object
+  ) => NativeVaultHook
   NativeSandboxes: new (
     provider: NativeProvider,
     persist: NativeVaultHook | undefined,
+    providers: NativeProviders | undefined,
     options: object
   ) => NativeSandboxes
   NativeUpload: new () => NativeUpload
   errorKinds(): string[]
+  recipeFromDockerfile(around: Around, path: string, args: Record<string, string>): Promise<NativeRecipe>
+  NativePersistConfig: new () => NativePersistConfig
+  NativePersistSettings: new () => NativePersistSettings
+  loadPersistConfig(around: Around, user?: string | null, project?: string | null): Promise<NativePersistConfig>
+  loadPersistSettings(around: Around, user?: string | null, chosen?: string | null): Promise<NativePersistSettings>
+  bundleHeader(around: Around, path: string): Promise<BundleHeader>
+  repoKeyOf(around: Around, workspace: string): Promise<string>
 }
 
-const root = join(__dirname, '..')
+/** Where the native part is: in this package, or in the one for this platform. */
+function place(): string {
+  const root = join(__dirname, '..')
+  if (existsSync(join(root, 'sandhold.node'))) return root
+  const header = (process.report?.getReport() as { header?: { glibcVersionRuntime?: string } } | undefined)?.header
+  const libc = process.platform !== 'linux' ? '' : header?.glibcVersionRuntime ? '-gnu' : '-musl'
+  const name = `@sandhold/node-${process.platform}-${process.arch}${libc}`
+  try {
+    return dirname(require.resolve(`${name}/package.json`))
+  } catch (cause) {
+    throw new Error(`sandhold has no native part here: the package ${name} is not installed, or there is none for this platform`, { cause })
+  }
+}
+
+const root = place()
 
 export const native: Native = require(join(root, 'sandhold.node'))
 

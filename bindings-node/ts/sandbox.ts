@@ -1,8 +1,8 @@
 /** An acquired sandbox. */
-import { feed } from './body'
+import { send } from './body'
 import { abortable, call, type CallOptions } from './call'
 import { UnexpectedError, now } from './errors'
-import { native, type NativeExecOutput, type NativeListener, type NativeSandbox } from './native'
+import type { NativeExecOutput, NativeListener, NativeSandbox } from './native'
 import type {
   AttachOptions,
   Body,
@@ -37,6 +37,11 @@ export class Sandbox implements AsyncDisposable {
   /** @internal */
   constructor(native: NativeSandbox) {
     this.#native = native
+  }
+
+  /** @internal */
+  get native(): NativeSandbox {
+    return this.#native
   }
 
   /** The key. */
@@ -177,18 +182,7 @@ export class Sandbox implements AsyncDisposable {
   /** Writes a file; parents are created. A body that comes in pieces is not gathered in memory. */
   write(path: string, body: Body, options: WriteOptions = {}): Promise<EntryInfo> {
     const { signal, ...rest } = options
-    return call(signal, around => {
-      if (typeof body === 'string' || body instanceof Uint8Array) return this.#native.write(around, path, body, rest)
-      if (body instanceof ArrayBuffer) return this.#native.write(around, path, new Uint8Array(body), rest)
-      const upload = new native.NativeUpload()
-      const pieces = body instanceof Blob ? body.stream() : body
-      if (typeof pieces !== 'object' || pieces === null || !(Symbol.iterator in pieces || Symbol.asyncIterator in pieces)) {
-        throw new TypeError("write() argument 'body': give bytes, a text, a Blob, a stream or an iterable of bytes")
-      }
-      const written = this.#native.write(around, path, upload, rest)
-      void feed(upload, pieces)
-      return written
-    })
+    return call(signal, around => send(body, body => this.#native.write(around, path, body, rest)))
   }
 
   /** Writes a whole file; what is given is bytes, never text. */

@@ -37,6 +37,24 @@ export class Stream<T> implements AsyncIterableIterator<T>, AsyncDisposable {
   }
 }
 
+/** A stream whose items are told otherwise. */
+class Mapped<T, U> extends Stream<U> {
+  constructor(native: NativeStream<T>, tell: (item: T) => U) {
+    super({
+      next: async around => {
+        const item = await native.next(around)
+        return item === null ? null : tell(item)
+      },
+      close: () => native.close()
+    })
+  }
+}
+
+/** @internal */
+export function mapped<T, U>(native: NativeStream<T>, tell: (item: T) => U): Stream<U> {
+  return new Mapped(native, tell)
+}
+
 /** The content of a file on its way out of the sandbox, in pieces. One that breaks ends with an error. */
 export class Download extends Stream<Buffer> {
   /** The size of the content, where it is known. */

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use sandhold_core::{Error, ErrorKind, Result};
+use serde::Serialize;
 
 use crate::cancel::{Cancel, run_blocking};
 use crate::oid::ObjectId;
@@ -61,7 +62,7 @@ impl GcOptions {
 }
 
 /// What a collection did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Collected {
     /// Packs that are there now.

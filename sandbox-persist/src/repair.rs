@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sandhold_core::Result;
+use serde::Serialize;
 
 use crate::cancel::{Cancel, run_blocking};
 use crate::oid::ObjectId;
@@ -17,7 +18,7 @@ use crate::vault::{
 use crate::{beneath, durable, error};
 
 /// What a repair did, and what it could not do.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Repaired {
     /// Manifests that were missing or torn, made again out of their commits.

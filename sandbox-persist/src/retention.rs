@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use sandhold_core::{Error, ErrorKind, Result};
+use serde::Serialize;
 
 use crate::cancel::{Cancel, run_blocking};
 use crate::failpoint;
@@ -155,7 +156,8 @@ pub(crate) fn refuse_unreadable(rule: Option<&str>) -> Result<()> {
 }
 
 /// Why a snapshot stays though a limit would have it go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum KeptBecause {
     /// It is the newest of its workspace that can be restored.
@@ -171,7 +173,7 @@ pub enum KeptBecause {
 }
 
 /// What a look at all snapshots led to.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Pruned {
     /// Snapshots that were deleted, or would be, the oldest first.

@@ -169,7 +169,8 @@ pub enum RunOutcome {
 }
 
 /// How a snapshot is best called, in the order in which the rules are asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Status {
     /// The state before a run: restoring it takes back all that the run did.

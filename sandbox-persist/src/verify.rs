@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sandhold_core::Result;
+use serde::Serialize;
 
 use crate::cancel::{Cancel, run_blocking};
 use crate::oid::ObjectId;
@@ -12,7 +13,8 @@ use crate::snapshot::{SnapId, Snapshot};
 use crate::vault::{Closure, Inner, SNAPSHOTS, Store, Vault};
 
 /// How closely a snapshot is looked at; each of them includes the ones before it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum VerifyDepth {
     /// Everything that the snapshot refers to is there, as the indexes have it. Commits and trees are read and hashed.
@@ -57,7 +59,7 @@ impl VerifyOptions {
 }
 
 /// What is wrong with an object, or with a snapshot as such.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Flaw {
     /// The object; `None` where it is the manifest or the ref.
@@ -67,7 +69,7 @@ pub struct Flaw {
 }
 
 /// What a look at one snapshot found.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Examined {
     /// The snapshot.

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::io::BufRead;
 
 use sandhold_core::{Error, ErrorKind, Result};
+use serde::Serialize;
 
 use crate::git::is_ref_name;
 use crate::oid::ObjectId;
@@ -13,7 +14,7 @@ const MAX_HEADER: u64 = 64 << 10;
 const MAX_REFS: usize = 1024;
 
 /// What a bundle says of itself. Nothing of it is proven but by its pack.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct BundleHeader {
     /// The refs, each with the commit that it points to.

@@ -1,3 +1,4 @@
+use serde::Serialize;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -47,7 +48,7 @@ impl BundleOptions {
 }
 
 /// A bundle that was written.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Bundle {
     /// The snapshot.
@@ -232,7 +233,8 @@ impl AdoptOptions {
 }
 
 /// How it is known that a snapshot is the one that was made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Provenance {
     /// The commit was known before: by the caller, or by the manifest that this vault has of the snapshot.
@@ -242,7 +244,7 @@ pub enum Provenance {
 }
 
 /// What was taken from a bundle.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Imported {
     /// The snapshot, which is now in the vault.

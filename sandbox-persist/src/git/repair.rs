@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime};
 use rustix::fs::{AtFlags, FileType};
 use rustix::io::Errno;
 use sandhold_core::{Error, ErrorKind, Result};
+use serde::Serialize;
 
 use super::dir::{GitDir, is_ref_name};
 use crate::cancel::{Cancel, run_blocking};
@@ -71,7 +72,8 @@ impl RepositoryRepairOptions {
 }
 
 /// Something that git is in the middle of, and that only its user ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum InProgress {
     /// `git merge`.
@@ -87,7 +89,7 @@ pub enum InProgress {
 }
 
 /// What was done to the repository of a workspace, and what was left to its user.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct RepositoryRepaired {
     /// The administrative directory of a linked worktree, where it was gone and was made again.

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sandhold_core::{Error, ErrorKind, Result};
+use serde::Serialize;
 use sha2::{Digest, Sha256};
 use tokio::io::AsyncWriteExt;
 
@@ -17,7 +18,7 @@ use crate::vault::{RepoKey, Vault};
 use crate::{durable, error, failpoint};
 
 /// What came of a fetch.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Fetched {
     /// The snapshot, whose objects are in the vault now.

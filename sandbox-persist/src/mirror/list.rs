@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use futures_util::{StreamExt, TryStreamExt};
 use sandhold_core::{Error, ErrorKind, Result};
+use serde::{Deserialize, Serialize};
 
 use super::manifest::{Kind, MAX_MANIFEST, Manifest};
 use super::{Mirror, store::Listed};
@@ -17,7 +18,7 @@ pub const SHOWN: usize = 200;
 const AT_ONCE: usize = 8;
 
 /// A snapshot in a mirror.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct MirroredSnapshot {
     /// The snapshot as its manifest has it, with `remote` set to the copy.
@@ -27,7 +28,7 @@ pub struct MirroredSnapshot {
 }
 
 /// The snapshots of a repository in a mirror.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct MirroredSnapshots {
     /// The newest ones that can be read, newest first, at most [`SHOWN`].
@@ -39,7 +40,7 @@ pub struct MirroredSnapshots {
 }
 
 /// A repository in a mirror.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct MirroredRepo {
     /// Its key.
@@ -53,7 +54,7 @@ pub struct MirroredRepo {
 }
 
 /// A bundle that no manifest names: an upload that was cut off, or is under way; or an earlier state of a session.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Orphan {
     /// The repository.

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use sandhold_core::{Error, ErrorKind, Result};
+use serde::Serialize;
 use sha2::{Digest, Sha256};
 
 use super::Mirror;
@@ -13,7 +14,8 @@ use crate::snapshot::SnapId;
 use crate::vault::{Vault, VaultConfig};
 
 /// How closely a copy is looked at.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum VerifyLevel {
     /// Its bundle is there and has its size: one request. The default.
@@ -26,7 +28,7 @@ pub enum VerifyLevel {
 }
 
 /// A copy that was found as it should be.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Verified {
     /// Which look it was.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 use sandhold_core::{Error, ErrorKind, Result};
+use serde::Serialize;
 
 use crate::cancel::{Cancel, run_blocking};
 use crate::capture::Workspace;
@@ -18,7 +19,7 @@ use crate::vault::{self, Inner, Vault};
 use crate::{beneath, error};
 
 /// A branch that a snapshot was restored as.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct RestoredBranch {
     /// Its name, without `refs/heads/`.

@@ -1,3 +1,4 @@
+use serde::Serialize;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -109,7 +110,7 @@ impl RestoreOptions {
 }
 
 /// What a restore did.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Restored {
     /// The snapshot.

@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use sandhold_core::{Error, ErrorKind, Result};
+use serde::{Deserialize, Serialize};
 use sha1::{Digest, Sha1};
 
 pub(crate) use closure::Closure;
@@ -41,8 +42,23 @@ use crate::{beneath, durable, error};
 const FIRST_GENERATION: &str = "first";
 
 /// The name of a vault: one for each repository, or each project of a host; 1 to 128 letters, digits, `.`, `_`, `-`.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct RepoKey(String);
+
+impl TryFrom<String> for RepoKey {
+    type Error = Error;
+
+    fn try_from(key: String) -> Result<Self> {
+        Self::new(key)
+    }
+}
+
+impl From<RepoKey> for String {
+    fn from(key: RepoKey) -> Self {
+        key.0
+    }
+}
 
 impl RepoKey {
     /// Checks and wraps a key.
