@@ -7,7 +7,8 @@ use std::time::Duration;
 use sandhold_core::testing::{FakeOptions, FakeProvider, Fault, Gate, Verb};
 use sandhold_core::{
     AcquireOptions, Attempt, CreateOptions, ErrorKind, Generation, How, Key, MemoryRegistry, Owner, Phase,
-    Registry as _, SandboxProvider as _, SandboxProviderExt as _, SandboxSpec, SandboxState, Sandboxes,
+    Registry as _, ReplaceWhenGone, SandboxId, SandboxProvider as _, SandboxProviderExt as _, SandboxSpec,
+    SandboxState, Sandboxes,
 };
 
 fn host(provider: &FakeProvider, registry: &MemoryRegistry) -> Sandboxes {
@@ -116,4 +117,66 @@ async fn an_id_that_is_too_young_to_be_shown_is_asked_for_again_and_not_replaced
     provider.vanish(first.sandbox.provider_id().unwrap());
     let third = sandboxes.acquire("k", options()).await.unwrap();
     assert!(matches!(third.facts.how, How::Replaced { .. }), "{:?}", third.facts.how);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_id_that_no_record_names_may_be_too_young_to_be_shown_too() {
+    let visible = Duration::from_secs(10);
+    let hiding = FakeOptions::default().with_list_visibility(visible).with_hidden_new_ids();
+    let (provider, registry) = (FakeProvider::with_options(hiding), MemoryRegistry::new().as_shared());
+    let id = provider.make_untagged(SandboxSpec::default());
+    let named = options().with_provider_id(id.clone());
+    let acquired = host(&provider, &registry).acquire("k", named).await.unwrap();
+    assert_eq!((acquired.sandbox.provider_id(), provider.counts().created), (Some(&id), 1));
+}
+
+/// One that another host has made, found by its key alone.
+async fn of_another_host(provider: &FakeProvider) -> SandboxId {
+    let made = host(provider, &MemoryRegistry::new()).acquire("k", options()).await.unwrap();
+    made.sandbox.provider_id().unwrap().clone()
+}
+
+#[tokio::test]
+async fn what_was_listed_and_is_gone_at_the_connect_is_replaced_or_said_as_the_caller_wishes() {
+    for policy in [ReplaceWhenGone::Create, ReplaceWhenGone::Fail] {
+        let (provider, registry) = (FakeProvider::new(), MemoryRegistry::new().as_shared());
+        let old = of_another_host(&provider).await;
+        let gate = Gate::new();
+        provider.script(Verb::Connect, Fault::HoldBefore(gate.clone()));
+        let sandboxes = host(&provider, &registry);
+        let wish = options().with_replace_when_gone(policy);
+        let acquire = tokio::spawn(async move { sandboxes.acquire("k", wish).await });
+        gate.arrived(1).await;
+        provider.vanish(&old);
+        gate.open();
+        match (acquire.await.unwrap(), policy) {
+            (Ok(next), ReplaceWhenGone::Create) => assert_eq!(next.facts.how, How::Replaced { old }),
+            (Err(error), _) => assert_eq!((error.kind(), policy), (ErrorKind::Gone, ReplaceWhenGone::Fail)),
+            (Ok(next), _) => panic!("{:?}", next.facts),
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_gone_between_the_connect_and_the_look_for_its_setup_is_replaced() {
+    let (provider, registry) = (FakeProvider::new(), MemoryRegistry::new().as_shared());
+    let old = of_another_host(&provider).await;
+    let gate = Gate::new();
+    provider.script(Verb::Inside, Fault::HoldBefore(gate.clone()));
+    let sandboxes = host(&provider, &registry);
+    let acquire = tokio::spawn(async move { sandboxes.acquire("k", options()).await });
+    gate.arrived(1).await;
+    provider.vanish(&old);
+    gate.open();
+    let next = acquire.await.unwrap().unwrap();
+    assert_ne!(next.sandbox.provider_id(), Some(&old));
+    assert_eq!(provider.alive().len(), 1);
+}
+
+#[tokio::test]
+async fn a_record_lease_of_no_time_is_named_as_the_mistake_that_it_is() {
+    let sandboxes = host(&FakeProvider::new(), &MemoryRegistry::new()).with_record_lease(Duration::ZERO);
+    let error = sandboxes.acquire("k", options()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    assert!(error.message().contains("record_lease"), "{error}");
 }

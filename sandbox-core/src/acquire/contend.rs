@@ -106,7 +106,7 @@ pub(super) async fn record_made(home: &Home, mut record: Record, lease: &Lease) 
             Err(overtaken(home, record, error).await)
         }
         // The intent stands in the registry; the next acquire settles it.
-        Err(error) => Err(error.with_outcome(Outcome::Unknown)),
+        Err(error) => Err(error.with_context("attempt", &record.attempt).with_outcome(Outcome::Unknown)),
     }
 }
 

@@ -162,6 +162,7 @@ impl Acquisition {
             generation: record.generation.clone(),
             attempt: record.attempt.clone(),
         };
+        let attempt = record.attempt.clone();
         let task = tokio::spawn(async move {
             // Looked at last: this process may have been stopped since the lease was renewed and the intent written.
             let mut deadline = longest.saturating_sub(sent_at.elapsed());
@@ -195,6 +196,7 @@ impl Acquisition {
         });
         task.await.map_err(|error| {
             self.error(ErrorKind::OutcomeUnknown, "the create's task ended without a result")
+                .with_context("attempt", attempt)
                 .with_source(error)
         })?
     }

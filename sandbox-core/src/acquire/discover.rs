@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use super::contend::senior;
+use super::contend::{CONTENDED, senior};
 use super::steps::Acquisition;
 use super::{Acquired, OnDuplicates, ReplacedBecause};
 use crate::events::EventKind;
@@ -63,10 +63,15 @@ impl Acquisition {
         self.stage.enter("connect");
         match self.reach(&mut fresh, &chosen, &mut lease).await? {
             Some(connection) => self.attached(fresh, connection, duplicates, false, lease).await,
-            None => Err(self
-                .error(ErrorKind::Unavailable, "the sandbox was listed and then gone; acquire again")
+            // As if it had not been listed; one of the others is the key's by now.
+            None if !duplicates.is_empty() => Err(self
+                .error(ErrorKind::Gone, "the sandbox was listed and then gone")
                 .with_context("id", chosen.id)
-                .retryable(None)),
+                .with_reason(CONTENDED)),
+            None => {
+                self.check_may_replace(&chosen.id)?;
+                self.create_anew(Some(fresh), Some(chosen.id), lease).await
+            }
         }
     }
 

@@ -298,10 +298,11 @@ impl Wish {
 
 pub(super) async fn acquire(home: Arc<Home>, key: Key, options: AcquireOptions) -> Result<Acquired> {
     refuse_inside(&home, &key, "acquire")?;
-    if options.call_deadline.is_zero() {
+    let zero = [("call_deadline", options.call_deadline), ("record_lease", home.record_lease)];
+    if let Some((name, _)) = zero.into_iter().find(|(_, time)| time.is_zero()) {
         return Err(Error::new(
             ErrorKind::InvalidArgument,
-            "a call_deadline of zero lets no call happen; leave it out",
+            format!("a {name} of zero lets no call happen; leave it out"),
         )
         .at(home.provider.name(), "acquire")
         .with_context("key", &key));

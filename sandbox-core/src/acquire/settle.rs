@@ -16,7 +16,7 @@ use crate::tenure::{kept, refresh, within};
 use crate::{Error, ErrorKind, FindQuery, Outcome, Result, SandboxInfo};
 
 /// Pauses between two looks for an attempt whose answer was lost: the first, and the longest.
-const SETTLE_POLL: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+pub(super) const SETTLE_POLL: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
 impl Acquisition {
     /// Takes over an open create: its sandbox is adopted, or its absence is proven.

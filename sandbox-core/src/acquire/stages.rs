@@ -17,6 +17,8 @@ const TRANSITIONS: &[(&str, &str, &str)] = &[
     ("connect", "lease", "gone after all, or paused meanwhile"),
     ("connect", "find", "gone after all, and another host has the lease"),
     ("connect", "discover", "gone after all, under the lease"),
+    ("connect", "intent", "found by owner and key, and gone after all"),
+    ("connect", "record", "gone after all, at the look for its setup mark"),
     ("lease", "find", "a known id"),
     ("lease", "settle", "an open create"),
     ("lease", "destroy", "an open destroy"),

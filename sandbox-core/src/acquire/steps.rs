@@ -1,10 +1,12 @@
 //! The decisions of one acquisition, in the order of the contract: record, preferred id, discovery, create, setup.
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use super::contend::CONTENDED;
 use super::flight::{Stage, spec_conflict};
 use super::home::{Home, Leased};
+use super::settle::SETTLE_POLL;
 use super::setup::read_mark;
 use super::{AcquireOptions, Acquired, How, OnSpecConflict, ReplaceWhenGone};
 use crate::events::EventKind;
@@ -63,12 +65,15 @@ impl Acquisition {
     }
 
     async fn run_here(self) -> Result<Acquired> {
+        let mut pause = SETTLE_POLL.0;
         loop {
             match self.run_once().await {
-                // Another host without a shared registry created first: its sandbox is the one to attach to.
+                // What it held is not the key's any more: a new look shows what is.
                 Err(error) if error.reason() == Some(CONTENDED) => {}
                 result => return result,
             }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(SETTLE_POLL.1);
         }
     }
 
@@ -230,13 +235,13 @@ impl Acquisition {
         if let Some(info) = self.home.provider.find_id(id).await? {
             return Ok(Look::Here(Box::new(info)));
         }
-        let Some(record) = record.filter(|record| record.id.as_ref() == Some(id)) else {
-            return Ok(Look::Gone);
-        };
-        self.home.check_absence(record, "acquire")?;
-        // A fresh id may not be listed yet.
+        // A fresh id may not be shown yet, and one that no record names may be as fresh as can be.
         let visible = self.home.provider.capabilities().list_visibility.unwrap_or_default();
-        let age = record.phase_age();
+        let mut age = Duration::ZERO;
+        if let Some(record) = record.filter(|record| record.id.as_ref() == Some(id)) {
+            self.home.check_absence(record, "acquire")?;
+            age = record.phase_age();
+        }
         if age < visible {
             tokio::time::sleep(visible - age).await;
             if let Some(info) = self.home.provider.find_id(id).await? {
@@ -335,7 +340,12 @@ impl Acquisition {
         // The mark says what is done inside; whether anybody was handed it is said by the record, where every host has it.
         let mut was_handed_out = record.setup_done.is_some();
         if record.setup_done.is_none() {
-            record.setup_done = read_mark(&*connection.handle, &record.generation).await?;
+            let mark = read_mark(&*connection.handle, &record.generation).await;
+            record.setup_done = mark.map_err(|error| match error.kind() {
+                // As if the connect had said so.
+                ErrorKind::Gone => error.with_reason(CONTENDED),
+                _ => error,
+            })?;
             was_handed_out = record.setup_done.is_some() && !(is_known && self.home.spans_hosts());
         }
         connection.resumed = connection.resumed.or(self.resumed.get().copied());

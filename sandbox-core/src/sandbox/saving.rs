@@ -92,7 +92,7 @@ impl Sandbox {
     /// Begins to save on the interval of the persist hook, where it has one.
     pub(crate) fn keep_saved(&self) {
         let Some(persist) = &self.shared.home.persist else { return };
-        let Some(interval) = persist.interval().filter(|interval| !interval.is_zero()) else { return };
+        let Some(interval) = interval_of(&**persist) else { return };
         self.saver.0.get_or_init(|| {
             let saving = save_on_interval(Arc::downgrade(&self.shared), Arc::clone(persist), interval);
             tokio::spawn(saving).abort_handle()
@@ -132,6 +132,12 @@ impl Sandbox {
     }
 }
 
+/// The interval of a hook, where it has one; a year at most, so that times can be reckoned with.
+fn interval_of(persist: &dyn PersistHook) -> Option<Duration> {
+    const LONGEST: Duration = Duration::from_secs(365 * 86_400);
+    persist.interval().filter(|interval| !interval.is_zero()).map(|interval| interval.min(LONGEST))
+}
+
 /// Runs until the value is dropped, or has come to its end.
 async fn save_on_interval(value: Weak<Shared>, persist: Arc<dyn PersistHook>, mut interval: Duration) {
     let saving = Arc::new(());
@@ -142,7 +148,7 @@ async fn save_on_interval(value: Weak<Shared>, persist: Arc<dyn PersistHook>, mu
         since = Instant::now();
         let Some(shared) = value.upgrade() else { return };
         // The hook may have settled another one meanwhile; where it wants none, it is asked again later.
-        match persist.interval().filter(|interval| !interval.is_zero()) {
+        match interval_of(&*persist) {
             Some(wanted) => interval = wanted,
             None => continue,
         }
