@@ -76,7 +76,7 @@ impl Capabilities {
         Ok(())
     }
 
-    /// Refuses a lease that would be ignored, also for a sandbox that is there.
+    /// Refuses a lease that would be ignored or is longer than any, also for a sandbox that is there.
     pub(crate) fn check_lease(&self, spec: &SandboxSpec) -> Result<()> {
         match spec.lease {
             Some(_) if !self.lease => Err(Error::new(
@@ -84,6 +84,13 @@ impl Capabilities {
                 "the provider enforces no leases; leave the lease out",
             )
             .with_context("field", "lease")),
+            Some(lease) if self.max_lease.is_some_and(|max| lease > max) => {
+                let max = self.max_lease.unwrap_or_default();
+                Err(Error::invalid_argument(format!(
+                    "a lease of {lease:?} is longer than the provider's longest of {max:?}; ask for less"
+                ))
+                .with_context("field", "lease"))
+            }
             _ => Ok(()),
         }
     }

@@ -370,3 +370,20 @@ async fn a_lease_that_would_be_ignored_is_refused_for_a_sandbox_that_is_there_to
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     assert_eq!(provider.counts().of(Verb::Connect), 0);
 }
+
+#[tokio::test]
+async fn a_replacement_with_a_longer_lease_than_there_is_ends_nothing() {
+    let longest = |can: &mut Capabilities| can.max_lease = Some(Duration::from_secs(60));
+    let provider = FakeProvider::with_options(FakeOptions::default().with_capabilities(longest));
+    let sandboxes = host(&provider);
+    let kept = sandboxes.acquire("k", options()).await.unwrap().sandbox;
+    let longer = SandboxSpec::new("other").with_lease(Duration::from_secs(61));
+    let replacing = AcquireOptions::new(longer).with_on_spec_conflict(OnSpecConflict::Replace);
+    let error = sandboxes.acquire("k", replacing).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    assert!(error.message().contains("60s"), "{error}");
+    assert_eq!(
+        provider.alive().into_iter().map(|info| info.id).collect::<Vec<_>>(),
+        [kept.provider_id().unwrap().clone()]
+    );
+}
