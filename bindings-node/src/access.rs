@@ -12,7 +12,7 @@ use sandhold_e2b::{SandboxAccess, SignOptions};
 use crate::convert::{Options, count, extract};
 use crate::errors::thrown;
 use crate::plain::{self, Plain};
-use crate::provider::NativeE2bProvider;
+use crate::provider::NativeE2BProvider;
 use crate::runtime::{NativeCall, call};
 
 /// Where a port answers over HTTP, and what requests to it must carry.
@@ -101,7 +101,7 @@ fn sign(env: &Env, call: &'static str, given: Option<Object<'_>>) -> napi::Resul
 }
 
 #[napi]
-impl NativeE2bProvider {
+impl NativeE2BProvider {
     /// Says how a sandbox is reached. Wakes a paused one.
     #[napi]
     pub fn access<'env>(

@@ -12,7 +12,7 @@ use sandhold_e2b::{Secrets, VolumeContent, VolumeOptions, Volumes};
 use crate::convert::{Options, extract};
 use crate::plain::Plain;
 use crate::process::bytes;
-use crate::provider::NativeE2bProvider;
+use crate::provider::NativeE2BProvider;
 use crate::runtime::{NativeCall, call};
 use crate::stream::{NativeBytes, NativeSecretList};
 use crate::upload::NativeUpload;
@@ -41,7 +41,7 @@ pub struct NativeVolumes(Volumes);
 pub struct NativeSecrets(Secrets);
 
 #[napi]
-impl NativeE2bProvider {
+impl NativeE2BProvider {
     /// The volumes of the account.
     #[napi(getter)]
     pub fn volumes(&self) -> NativeVolumes {

@@ -167,11 +167,11 @@ impl NativeLocalProvider {
 }
 
 /// E2B's cloud, a self-hosted E2B, or any server that speaks its protocol.
-#[napi(js_name = "NativeE2bProvider")]
-pub struct NativeE2bProvider(pub(crate) E2bProvider);
+#[napi]
+pub struct NativeE2BProvider(pub(crate) E2bProvider);
 
 #[napi]
-impl NativeE2bProvider {
+impl NativeE2BProvider {
     #[napi(constructor)]
     pub fn new(env: &Env, options: Option<Object<'_>>, recipe: Option<&NativeRecipe>) -> napi::Result<Self> {
         let mut given = Options::new(env, "E2bProvider", options);

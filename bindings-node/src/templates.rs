@@ -10,7 +10,7 @@ use sandhold_e2b::{BuildOptions, CopyOptions, Recipe, TemplateBuild, Templates};
 use crate::convert::{Options, count, extract};
 use crate::errors::{thrown, type_error};
 use crate::plain::{self, Plain};
-use crate::provider::NativeE2bProvider;
+use crate::provider::NativeE2BProvider;
 use crate::runtime::{NativeCall, call};
 use crate::stream::{NativeLog, NativeTemplateList};
 use crate::values;
@@ -165,7 +165,7 @@ pub(crate) fn build_options(given: &mut Options<'_>) -> napi::Result<BuildOption
 pub struct NativeTemplates(Templates);
 
 #[napi]
-impl NativeE2bProvider {
+impl NativeE2BProvider {
     /// The templates of the account.
     #[napi(getter)]
     pub fn templates(&self) -> NativeTemplates {

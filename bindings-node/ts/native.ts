@@ -106,7 +106,7 @@ export interface NativeLocalProvider {
   importTemplate(around: Around, directory: string, names: readonly string[]): Promise<SnapshotInfo>
 }
 
-export interface NativeE2bProvider {
+export interface NativeE2BProvider {
   readonly provider: NativeProvider
   readonly templates: NativeTemplates
   readonly volumes: NativeVolumes
@@ -415,7 +415,7 @@ export interface Native {
   NativeFailure: new () => NativeFailure
   NativeThrown: new () => NativeThrown
   NativeLocalProvider: new (options: object, packagedHelper: string | undefined) => NativeLocalProvider
-  NativeE2bProvider: new (options: object, recipe: NativeRecipe | undefined) => NativeE2bProvider
+  NativeE2BProvider: new (options: object, recipe: NativeRecipe | undefined) => NativeE2BProvider
   NativeProviders: new (
     options: object,
     packagedHelper: string | undefined,

@@ -5,7 +5,7 @@ import { now } from './errors'
 import {
   native,
   packagedHelper,
-  type NativeE2bProvider,
+  type NativeE2BProvider,
   type NativeLocalProvider,
   type NativeProvider,
   type NativeProviders
@@ -154,11 +154,11 @@ export class LocalProvider extends Provider {
 /** E2B's cloud, a self-hosted E2B, or any server that speaks its protocol. */
 export class E2bProvider extends Provider {
   /** @internal */
-  readonly native: NativeE2bProvider
+  readonly native: NativeE2BProvider
 
   constructor(options: E2bOptions = {}) {
     const [plain, recipe] = withoutRecipe(options)
-    const made = now(() => new native.NativeE2bProvider(plain, recipe))
+    const made = now(() => new native.NativeE2BProvider(plain, recipe))
     super(made.provider)
     this.native = made
   }
@@ -195,7 +195,7 @@ export class E2bProvider extends Provider {
 }
 
 /** The native part takes the recipe of the default template beside the options. */
-function withoutRecipe(options: E2bOptions): [object, ConstructorParameters<typeof native.NativeE2bProvider>[1]] {
+function withoutRecipe(options: E2bOptions): [object, ConstructorParameters<typeof native.NativeE2BProvider>[1]] {
   const { defaultTemplate, ...rest } = options
   if (defaultTemplate === undefined || defaultTemplate === null) return [rest, undefined]
   const { recipe, ...build } = defaultTemplate
